@@ -1,0 +1,159 @@
+"""What a backend must provide, and the registry that finds one.
+
+Importing this module imports no array library. Models are written once against `Backend`; beside
+its methods they may use on arrays only what NumPy, MLX and CuPy share: arithmetic operators,
+`.shape`, `.reshape(shape)`, `.transpose(*axes)`, `.mean(axis=)` and indexing by slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from numpy.typing import ArrayLike, NDArray
+
+from omnitide.pages import Slots
+from omnitide.step import Step
+
+Array = Any
+"""An array of the backend's own library."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Pools(Protocol):
+    """K and V of every layer: per layer two arrays `[page][kv_head][PAGE_SIZE][head_dim]`.
+
+    Keys are un-rotated. A slot that no live cell owns may hold anything, NaN included.
+    """
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of each array."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        ...
+
+
+class Backend(Protocol):
+    """Array operations and the paged cache, on one device and in one dtype.
+
+    Errors: wrong shapes raise `ValueError` with op, rule and actual value, before anything changes.
+    """
+
+    name: str
+    dtype: str  # of weights, activations and pools: "float32", "float64", "float16", "bfloat16"
+    device: str  # in words
+
+    # -- arrays -------------------------------------------------------------------------------
+    def asarray(self, values: ArrayLike) -> Array:
+        """A float array in the backend's dtype."""
+        ...
+
+    def to_numpy(self, array: Array) -> NDArray[Any]:
+        """Values on the host: float32, or float64 if that is the backend's dtype."""
+        ...
+
+    def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
+        """The named tensors of a safetensors file, in the backend's dtype."""
+        ...
+
+    def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
+        """Arrays joined along an axis."""
+        ...
+
+    def take(self, array: Array, rows: ArrayLike) -> Array:
+        """Rows of an array by int indices (host), shape (num_rows, ...)."""
+        ...
+
+    # -- operations of models -------------------------------------------------------------------
+    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
+        """x @ weight.T + bias; x (..., in), weight (out, in), bias (out,)."""
+        ...
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        """Root-mean-square norm over the last axis, accumulated in float32 at least."""
+        ...
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        """Layer norm over the last axis, accumulated in float32 at least."""
+        ...
+
+    def swiglu(self, gate: Array, up: Array) -> Array:
+        """silu(gate) * up."""
+        ...
+
+    def gelu(self, x: Array) -> Array:
+        """Exact GELU (the error function's)."""
+        ...
+
+    def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:
+        """Rotate the pairs (i, i + head_dim / 2) of each head.
+
+        x (num_tokens, num_heads, head_dim); cos, sin (num_tokens, head_dim / 2), float32, host.
+        Computed in float32 at least.
+        """
+        ...
+
+    def segment_attention(
+        self, q: Array, k: Array, v: Array, lengths: Sequence[int], scale: float
+    ) -> Array:
+        """Full attention inside each of consecutive segments, none across them (encoders).
+
+        q, k, v (num_tokens, num_heads, head_dim); lengths add up to num_tokens. Same shape out.
+        """
+        ...
+
+    # -- the paged cache ------------------------------------------------------------------------
+    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
+        """Pools with undefined contents."""
+        ...
+
+    def grow_pools(self, pools: Pools, num_pages: int) -> None:
+        """Make the pools larger; contents stay. Changes `pools`."""
+        ...
+
+    def append(self, pools: Pools, layer: int, step: Step, k: Array, v: Array) -> None:
+        """Write k, v (num_queries, num_kv_heads, head_dim), un-rotated, to `step.query_slots`.
+
+        Changes `pools`.
+        """
+        ...
+
+    def attention(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
+        """Attention of new tokens over the live cells they may see.
+
+        q (num_queries, num_heads, head_dim), un-rotated; rotated here, as the keys are. Query head
+        h reads KV head h // (num_heads / num_kv_heads). Rows of dead slots are never multiplied
+        by. A query that sees nothing gives 0. Same shape out.
+        """
+        ...
+
+    def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
+        """Copy rows `source` to rows `destination` (int32, pairwise) in every layer.
+
+        All rows are gathered before any is written. Exact. Changes `pools`.
+        """
+        ...
+
+    # -- running --------------------------------------------------------------------------------
+    def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` on the thread that owns the backend's arrays and wait for it.
+
+        If the waiting thread is interrupted, the call is waited for all the same (a device can't
+        be stopped half way), then the interrupt is raised.
+        """
+        ...
+
+    def synchronize(self, *arrays: Array) -> None:
+        """Wait until these arrays, and all work before, are done."""
+        ...
+
+    def peak_memory(self) -> int:
+        """Most bytes held so far: of the device where it can say, else of the process."""
+        ...

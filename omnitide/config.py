@@ -1,0 +1,147 @@
+"""Options of retention, media and sampling, validated where they are made.
+
+Every default stands here once; the command line and the Python interface take theirs from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from omnitide.errors import ConfigError
+
+
+def _at_least(group: str, least: float, **values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not value >= least:
+            raise ConfigError(f"[{group}] {name} must be at least {least:g}, got {value:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyDefaults:
+    """What the paper leaves open and a model family decides. Tuned on quality, by family.
+
+    Attributes:
+        image_sink, audio_sink: Tokens kept of each image and audio span of an older unit.
+        text_budget: Tokens of older text and replies that are kept.
+        recent_share: Share of the low watermark that the recent window may fill.
+        fps, chunk_seconds, max_pixels, min_pixels: Of the media reader and the picture encoder.
+        system_prompt: Message used when the user gives none.
+    """
+
+    image_sink: int = 8
+    audio_sink: int = 8
+    text_budget: int = 256
+    recent_share: float = 0.75
+    fps: float = 2.0
+    chunk_seconds: float = 2.0
+    max_pixels: int = 448 * 448
+    min_pixels: int = 56 * 56
+    system_prompt: str = "You are a helpful assistant."
+
+
+DEFAULTS = FamilyDefaults()
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """Parameters of a retention policy (design: OmniPick).
+
+    Attributes:
+        high_watermark: A history above it is cut, between forward passes. Tokens.
+        low_watermark: Target of the cut, not a bound. Tokens.
+        recent_units: Newest units kept whole. None: as many as fit `recent_share` of the low
+            watermark, and never fewer than one.
+        image_sink, audio_sink: Tokens kept of each older image and audio span.
+        text_budget: Tokens of older text and replies kept, oldest first.
+        recent_share: See `recent_units`.
+    """
+
+    high_watermark: int = 2500
+    low_watermark: int = 1800
+    recent_units: int | None = None
+    image_sink: int = DEFAULTS.image_sink
+    audio_sink: int = DEFAULTS.audio_sink
+    text_budget: int = DEFAULTS.text_budget
+    recent_share: float = DEFAULTS.recent_share
+
+    def __post_init__(self) -> None:
+        _at_least("retention", 1, high_watermark=self.high_watermark)
+        _at_least("retention", 1, low_watermark=self.low_watermark, recent_units=self.recent_units)
+        _at_least(
+            "retention",
+            0,
+            image_sink=self.image_sink,
+            audio_sink=self.audio_sink,
+            text_budget=self.text_budget,
+        )
+        if not 0 < self.recent_share <= 1:
+            raise ConfigError(
+                f"[retention] recent_share must be in (0, 1], got {self.recent_share}"
+            )
+        if self.low_watermark > self.high_watermark:
+            raise ConfigError(
+                f"[retention] low watermark {self.low_watermark:,} is above the high watermark "
+                f"{self.high_watermark:,}; lower --low-watermark or raise --high-watermark"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """How a file or stream is cut into chunks.
+
+    Attributes:
+        fps: Frames taken a second of stream.
+        chunk_seconds: Seconds of a chunk.
+        max_pixels: Most pixels of a frame handed on; larger ones are scaled down by the encoder.
+    """
+
+    fps: float = DEFAULTS.fps
+    chunk_seconds: float = DEFAULTS.chunk_seconds
+    max_pixels: int = DEFAULTS.max_pixels
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("fps", self.fps, 240.0),
+            ("chunk_seconds", self.chunk_seconds, 60.0),
+        ):
+            if not 0 < value <= most:
+                raise ConfigError(f"[media] {name} must be in (0, {most:g}], got {value:g}")
+        _at_least("media", 28 * 28, max_pixels=self.max_pixels)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How the next token is chosen. The names and defaults are mlx-lm's.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: Nucleus, in (0, 1]; 1 is off.
+        top_k: Most likely tokens to choose from; 0 is off.
+        min_p: Least probability as a share of the greatest; 0 is off.
+        seed: Of the random generator. None takes one from the system.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("sampling", 0, temperature=self.temperature, top_k=self.top_k, seed=self.seed)
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"[sampling] top_p must be in (0, 1], got {self.top_p:g}")
+        if not 0 <= self.min_p <= 1:
+            raise ConfigError(f"[sampling] min_p must be in [0, 1], got {self.min_p:g}")
+
+
+def family_retention(defaults: FamilyDefaults, **given: int | float | None) -> RetentionConfig:
+    """The retention configuration of a family, with what the user gave in its place."""
+    base = RetentionConfig(
+        image_sink=defaults.image_sink,
+        audio_sink=defaults.audio_sink,
+        text_budget=defaults.text_budget,
+        recent_share=defaults.recent_share,
+    )
+    changes = {name: value for name, value in given.items() if value is not None}
+    return replace(base, **changes)  # type: ignore[arg-type]

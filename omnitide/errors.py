@@ -1,0 +1,35 @@
+"""Errors that a user can cause or meet.
+
+Each message says what was expected, what came, and what to do. The command line prints the message
+alone and exits with code 2; none of these ever shows a traceback.
+"""
+
+from __future__ import annotations
+
+
+class OmnitideError(Exception):
+    """Base of all errors that carry a message meant for the user."""
+
+
+class ConfigError(OmnitideError, ValueError):
+    """An option or a combination of options makes no sense."""
+
+
+class CapacityError(OmnitideError):
+    """A unit, a reply or a history does not fit into the physical capacity."""
+
+
+class CheckpointError(OmnitideError):
+    """A model folder is missing something, or holds what it should not."""
+
+
+class MediaError(OmnitideError):
+    """A file or stream can't be read as sound or pictures."""
+
+
+class BackendError(OmnitideError):
+    """A backend or a device is missing; the message says what to install."""
+
+
+class IntegrityError(AssertionError):
+    """A page table and a history disagree. Always a bug of ours, never the user's."""

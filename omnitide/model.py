@@ -1,0 +1,122 @@
+"""What the sessions ask of a model family.
+
+A model holds weights and rules, never the state of a stream: that is the caller's, and is handed
+in and back, so that a failed update can be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.backend import Array, Backend, Pools
+from omnitide.config import FamilyDefaults
+from omnitide.media.chunk import MediaChunk
+from omnitide.rotary import Rotary
+from omnitide.step import Step
+from omnitide.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Shapes that the cache needs.
+
+    Attributes:
+        name: Repository name or folder, for people to read.
+        family: Name of the family, e.g. "qwen2_5_omni".
+        num_layers, num_heads, num_kv_heads, head_dim: Of the language model.
+        vocab_size: Number of logits.
+        rotary: Its rotary embedding.
+        trained: False for random weights; the command line says so.
+    """
+
+    name: str
+    family: str
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rotary: Rotary
+    trained: bool = True
+
+    def kv_bytes_per_token(self, itemsize: int) -> int:
+        """Bytes of K and V of one token in all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedUnit:
+    """A unit with the embeddings of its tokens, shape (num_tokens, hidden_size)."""
+
+    unit: Unit
+    embeddings: Array
+
+
+class OmniModel(Protocol):
+    """A model family's adapter: from text and media to units, from units to logits."""
+
+    spec: ModelSpec
+    backend: Backend
+    defaults: FamilyDefaults
+    eos_tokens: frozenset[int]
+
+    def new_stream(self) -> Any:
+        """State of a stream before its first chunk (running mel maximum, samples carried over).
+
+        Immutable: `encode_media` returns the next one.
+        """
+        ...
+
+    def encode_system(self, text: str | None) -> EncodedUnit:
+        """The system prefix: the system message and whatever opens the user's turn.
+
+        None takes the family's default message.
+        """
+        ...
+
+    def encode_media(self, chunk: MediaChunk, stream: Any) -> tuple[EncodedUnit, Any]:
+        """One media unit, and the state of the stream after it."""
+        ...
+
+    def encode_text(self, text: str, time: float | None = None) -> EncodedUnit:
+        """Text inside the user's turn, without a question."""
+        ...
+
+    def encode_prompt(self, text: str, time: float | None = None) -> EncodedUnit:
+        """A question, the end of the user's turn and the opening of the assistant's."""
+        ...
+
+    def reply_unit(self, tokens: Sequence[int], first: int, time: float | None = None) -> Unit:
+        """Cells of reply tokens that follow `first` earlier ones (steps and span continue)."""
+        ...
+
+    def closing_unit(self, first: int, stopped: bool) -> Unit:
+        """The cells that end a reply of `first` tokens and open the user's turn again.
+
+        `stopped`: whether the reply's last token was already the end-of-turn token.
+        """
+        ...
+
+    def media_tokens(self, frames: int, height: int, width: int, samples: int) -> int:
+        """Tokens of a media unit of that many frames, pixels (as decoded) and 16 kHz samples."""
+        ...
+
+    def embed(self, tokens: Sequence[int] | NDArray[np.int32]) -> Array:
+        """Embeddings of text tokens, shape (num_tokens, hidden_size)."""
+        ...
+
+    def forward(self, embeddings: Array, pools: Pools, step: Step) -> Array:
+        """Run the language model, appending K and V. Logits of the last token, (vocab_size,).
+
+        Changes `pools` at `step.query_slots` only.
+        """
+        ...
+
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        """Text of reply tokens, special tokens left out."""
+        ...

@@ -1,0 +1,228 @@
+"""The page table: which slots hold a live cell, and which class each page belongs to.
+
+Invariant: a page is `FREE` exactly when none of its slots is live.
+
+A table is a value: change a copy, and let the owner take it when all else has gone well.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.errors import CapacityError, IntegrityError
+from omnitide.units import Cells
+
+PAGE_SIZE = 64
+"""Slots of a page: one key tile of the prefill kernels."""
+
+SUBBLOCK_SIZE = 32
+"""Slots of a subblock: one key tile of the decode kernels, one bit each in a 32-bit mask."""
+
+Slots = NDArray[np.int32]
+
+
+class PageClass(IntEnum):
+    """Allocation class of a page (paper section 6.1)."""
+
+    FREE = 0
+    MUST_KEEP = 1
+    SELECTED_HISTORY = 2
+    RECENT_CONTEXT = 3
+    MIXED = 4  # layouts that don't sort by retention
+
+
+class PageTable:
+    """Slots of a pool of `num_pages` pages."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.live: NDArray[np.bool_] = np.zeros(num_pages * PAGE_SIZE, np.bool_)
+        self.page_class: NDArray[np.uint8] = np.zeros(num_pages, np.uint8)
+        # Ring of each class: the page being filled and its next row.
+        self.cursors: dict[PageClass, tuple[int, int]] = {}
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of the pool, free or not."""
+        return len(self.page_class)
+
+    @property
+    def num_live(self) -> int:
+        """Live cells."""
+        return int(np.count_nonzero(self.live))
+
+    @property
+    def num_free(self) -> int:
+        """Slots that hold nothing."""
+        return len(self.live) - self.num_live
+
+    @property
+    def active_pages(self) -> int:
+        """Pages with at least one live cell."""
+        return int(np.count_nonzero(self.page_class))
+
+    @property
+    def active_subblocks(self) -> int:
+        """Subblocks with at least one live cell."""
+        return int(np.count_nonzero(self.live.reshape(-1, SUBBLOCK_SIZE).any(axis=1)))
+
+    @property
+    def physical_span(self) -> int:
+        """Highest live slot + 1, rounded up to a page."""
+        pages = np.flatnonzero(self.page_class)
+        return 0 if len(pages) == 0 else (int(pages[-1]) + 1) * PAGE_SIZE
+
+    def copy(self) -> PageTable:
+        """An independent copy."""
+        other = PageTable(0)
+        other.live = self.live.copy()
+        other.page_class = self.page_class.copy()
+        other.cursors = dict(self.cursors)
+        return other
+
+    def grow(self, num_pages: int) -> None:
+        """Add free pages at the end until there are `num_pages`. Changes self."""
+        more = num_pages - self.num_pages
+        if more > 0:
+            self.live = np.concatenate([self.live, np.zeros(more * PAGE_SIZE, np.bool_)])
+            self.page_class = np.concatenate([self.page_class, np.zeros(more, np.uint8)])
+
+    def rows(self, page: int) -> NDArray[np.bool_]:
+        """Live flags of one page, a view of shape (PAGE_SIZE,)."""
+        return self.live[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
+
+    def occupancy(self) -> NDArray[np.int64]:
+        """Live cells of each page, shape (num_pages,)."""
+        return np.count_nonzero(self.live.reshape(-1, PAGE_SIZE), axis=1)
+
+    def take(self, slots: Slots, page_class: PageClass) -> None:
+        """Mark free slots live; their free pages get `page_class`. Changes self.
+
+        Raises:
+            IntegrityError: A slot is live already.
+        """
+        if self.live[slots].any():
+            raise IntegrityError(f"[take] {int(self.live[slots].sum())} slots are live already")
+        self.live[slots] = True
+        pages = np.unique(slots // PAGE_SIZE)
+        self.page_class[pages[self.page_class[pages] == PageClass.FREE]] = page_class
+
+    def release(self, slots: Slots) -> None:
+        """Mark live slots free; pages left empty become `FREE`. Changes self.
+
+        Raises:
+            IntegrityError: A slot is free already, or given twice.
+        """
+        if len(np.unique(slots)) != len(slots) or not self.live[slots].all():
+            raise IntegrityError("[release] slots must be live and distinct")
+        self.live[slots] = False
+        self._free_empty_pages()
+
+    def ring(self, count: int, page_class: PageClass) -> Slots:
+        """Take `count` slots after the class's cursor, in stream order. Changes self.
+
+        A ring never fills a hole, so that units that leave oldest first leave whole pages behind.
+        Only when no free page is left do the holes serve: capacity is never lost to the layout.
+
+        Raises:
+            CapacityError: Fewer than `count` slots are free.
+        """
+        self._check_free(count)
+        page, row = self.cursors.get(page_class, (-1, PAGE_SIZE))
+        free_pages = np.flatnonzero(self.page_class == PageClass.FREE)
+        needed = -(-max(count - (PAGE_SIZE - row), 0) // PAGE_SIZE)
+        chosen = free_pages[:needed]
+        head = page * PAGE_SIZE + np.arange(row, min(PAGE_SIZE, row + count))
+        tail = (chosen[:, None] * PAGE_SIZE + np.arange(PAGE_SIZE)).reshape(-1)
+        slots = np.concatenate([head, tail])[:count].astype(np.int32)
+        self.take(slots, page_class)
+        if len(slots):
+            last = int(slots[-1])
+            self.cursors[page_class] = (last // PAGE_SIZE, last % PAGE_SIZE + 1)
+        if len(slots) < count:
+            slots = np.concatenate([slots, self.holes(count - len(slots), page_class)])
+        return slots
+
+    def holes(self, count: int, page_class: PageClass) -> Slots:
+        """Take the lowest free slots: pages of the class first, then free pages, then any.
+
+        Changes self.
+
+        Raises:
+            CapacityError: Fewer than `count` slots are free.
+        """
+        self._check_free(count)
+        free = np.flatnonzero(~self.live)
+        classes = self.page_class[free // PAGE_SIZE]
+        rank = np.where(classes == page_class, 0, np.where(classes == PageClass.FREE, 1, 2))
+        slots = free[np.argsort(rank, kind="stable")[:count]].astype(np.int32)
+        self.take(slots, page_class)
+        self._drop_used_cursors()
+        return slots
+
+    def first_free(self, count: int) -> Slots:
+        """Take the lowest free slots, whatever the page. Changes self.
+
+        Raises:
+            CapacityError: Fewer than `count` slots are free.
+        """
+        self._check_free(count)
+        slots = np.flatnonzero(~self.live)[:count].astype(np.int32)
+        self.take(slots, PageClass.MIXED)
+        return slots
+
+    def move(self, source: Slots, destination: Slots) -> None:
+        """Account for cells moved from `source` to `destination`, pairwise. Changes self.
+
+        A destination page that was free gets the class of the page its first cell came from.
+        """
+        classes = self.page_class[source // PAGE_SIZE]
+        self.live[source] = False
+        self.live[destination] = True
+        pages, first = np.unique(destination // PAGE_SIZE, return_index=True)
+        free = self.page_class[pages] == PageClass.FREE
+        self.page_class[pages[free]] = classes[first[free]]
+        self._free_empty_pages()
+        self._drop_used_cursors()
+
+    def check_integrity(self, cells: Cells) -> None:
+        """Compare with the history that lies in this table.
+
+        Raises:
+            IntegrityError: A cell without a slot, a slot with two cells, a live slot without a
+                cell, a page whose class contradicts its contents, or a cursor on a used row.
+        """
+        slots = cells["slot"]
+        if len(slots) and not (slots.min() >= 0 and slots.max() < len(self.live)):
+            raise IntegrityError(f"[pages] slots must lie in [0, {len(self.live)})")
+        distinct = len(np.unique(slots))
+        if not (len(slots) == distinct == self.num_live) or not self.live[slots].all():
+            raise IntegrityError(
+                f"[pages] {len(slots)} cells, {distinct} distinct slots, {self.num_live} live"
+            )
+        empty = self.occupancy() == 0
+        wrong = np.flatnonzero(empty != (self.page_class == PageClass.FREE))
+        if len(wrong):
+            raise IntegrityError(f"[pages] class contradicts contents of pages {wrong.tolist()}")
+        for page_class, (page, row) in self.cursors.items():
+            if self.page_class[page] != page_class or self.rows(page)[row:].any():
+                raise IntegrityError(f"[pages] cursor of {page_class.name} is on a used row")
+
+    def _check_free(self, count: int) -> None:
+        if count > self.num_free:
+            raise CapacityError(f"[pages] {count:,} slots asked for, {self.num_free:,} are free")
+
+    def _free_empty_pages(self) -> None:
+        self.page_class[self.occupancy() == 0] = PageClass.FREE
+        self.cursors = {
+            c: (page, row) for c, (page, row) in self.cursors.items() if self.page_class[page] == c
+        }
+
+    def _drop_used_cursors(self) -> None:
+        self.cursors = {
+            c: (page, row)
+            for c, (page, row) in self.cursors.items()
+            if self.page_class[page] == c and not self.rows(page)[row:].any()
+        }

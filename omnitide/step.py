@@ -1,0 +1,102 @@
+"""A step: all that one forward pass needs to know of the history, shared by all layers and heads.
+
+Built on the host once a pass. Two views of the same live cells: by cell in logical order (for paths
+made of plain array operations) and by subblock (for kernels, which never look at a dead tile).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.pages import SUBBLOCK_SIZE, Slots
+from omnitide.rotary import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Live subblocks, a compact list.
+
+    Attributes:
+        subblocks: Subblock ids in rising order, int32, shape (num_tiles,).
+        masks: Bit r is set where row r is live, uint32, shape (num_tiles,).
+        least: Least order of a live cell in it, int32, shape (num_tiles,).
+        greatest: Greatest order of a live cell in it, int32, shape (num_tiles,).
+        orders: Order of each row, -1 where dead, int32, shape (num_tiles, SUBBLOCK_SIZE).
+        cells: Index of each row in the step's cells, -1 where dead, int32, same shape.
+    """
+
+    subblocks: NDArray[np.int32]
+    masks: NDArray[np.uint32]
+    least: NDArray[np.int32]
+    greatest: NDArray[np.int32]
+    orders: NDArray[np.int32]
+    cells: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Live cells and queries of one forward pass.
+
+    A query sees the cells whose order is at most its own. The new tokens are cells too: their K and
+    V are appended to `query_slots` before attention reads them.
+
+    Attributes:
+        slots: Slot of each live cell, new ones included, int32, shape (num_cells,).
+        orders: Order of each cell, non-negative, rising, distinct, int32, shape (num_cells,).
+        cos, sin: Rotary tables of the cells, float32, shape (num_cells, head_dim / 2).
+        query_slots: Where K and V of the new tokens go, int32, shape (num_queries,).
+        query_orders: int32, shape (num_queries,).
+        query_cos, query_sin: float32, shape (num_queries, head_dim / 2).
+    """
+
+    slots: Slots
+    orders: NDArray[np.int32]
+    cos: Table
+    sin: Table
+    query_slots: Slots
+    query_orders: NDArray[np.int32]
+    query_cos: Table
+    query_sin: Table
+
+    @property
+    def num_cells(self) -> int:
+        """Live cells."""
+        return len(self.slots)
+
+    @property
+    def num_queries(self) -> int:
+        """New tokens."""
+        return len(self.query_orders)
+
+    @cached_property
+    def is_suffix(self) -> bool:
+        """Whether the queries are the newest cells in order, so that plain causality is enough."""
+        count = self.num_queries
+        return 0 < count <= self.num_cells and np.array_equal(
+            self.orders[-count:], self.query_orders
+        )
+
+    @cached_property
+    def visible(self) -> NDArray[np.bool_]:
+        """Whether query i sees cell j, shape (num_queries, num_cells)."""
+        return self.orders[None, :] <= self.query_orders[:, None]
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        """The live cells by subblock."""
+        block, row = np.divmod(self.slots, SUBBLOCK_SIZE)
+        subblocks, tile = np.unique(block, return_inverse=True)
+        orders = np.full((len(subblocks), SUBBLOCK_SIZE), -1, np.int32)
+        cells = np.full((len(subblocks), SUBBLOCK_SIZE), -1, np.int32)
+        orders[tile, row] = self.orders
+        cells[tile, row] = np.arange(self.num_cells)
+        bits = np.left_shift(np.uint32(1), np.arange(SUBBLOCK_SIZE, dtype=np.uint32))
+        masks = np.where(cells >= 0, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+        far = np.iinfo(np.int32).max
+        least = np.where(cells >= 0, orders, far).min(axis=1, initial=far).astype(np.int32)
+        greatest = orders.max(axis=1, initial=-1)
+        return Tiles(subblocks.astype(np.int32), masks, least, greatest, orders, cells)
