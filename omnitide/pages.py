@@ -120,6 +120,15 @@ class PageTable:
         self.live[slots] = False
         self._free_empty_pages()
 
+    def check_free(self, count: int) -> None:
+        """Refuse to take more slots than are free.
+
+        Raises:
+            CapacityError: Fewer than `count` slots are free.
+        """
+        if count > self.num_free:
+            raise CapacityError(f"[pages] {count:,} slots asked for, {self.num_free:,} are free")
+
     def ring(self, count: int, page_class: PageClass) -> Slots:
         """Take `count` slots after the class's cursor, in stream order. Changes self.
 
@@ -129,7 +138,7 @@ class PageTable:
         Raises:
             CapacityError: Fewer than `count` slots are free.
         """
-        self._check_free(count)
+        self.check_free(count)
         page, row = self.cursors.get(page_class, (-1, PAGE_SIZE))
         free_pages = np.flatnonzero(self.page_class == PageClass.FREE)
         needed = -(-max(count - (PAGE_SIZE - row), 0) // PAGE_SIZE)
@@ -153,7 +162,7 @@ class PageTable:
         Raises:
             CapacityError: Fewer than `count` slots are free.
         """
-        self._check_free(count)
+        self.check_free(count)
         free = np.flatnonzero(~self.live)
         classes = self.page_class[free // PAGE_SIZE]
         rank = np.where(classes == page_class, 0, np.where(classes == PageClass.FREE, 1, 2))
@@ -168,7 +177,7 @@ class PageTable:
         Raises:
             CapacityError: Fewer than `count` slots are free.
         """
-        self._check_free(count)
+        self.check_free(count)
         slots = np.flatnonzero(~self.live)[:count].astype(np.int32)
         self.take(slots, PageClass.MIXED)
         return slots
@@ -209,10 +218,6 @@ class PageTable:
         for page_class, (page, row) in self.cursors.items():
             if self.page_class[page] != page_class or self.rows(page)[row:].any():
                 raise IntegrityError(f"[pages] cursor of {page_class.name} is on a used row")
-
-    def _check_free(self, count: int) -> None:
-        if count > self.num_free:
-            raise CapacityError(f"[pages] {count:,} slots asked for, {self.num_free:,} are free")
 
     def _free_empty_pages(self) -> None:
         self.page_class[self.occupancy() == 0] = PageClass.FREE

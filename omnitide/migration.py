@@ -1,0 +1,159 @@
+"""Migration plans: which rows move where, and whether that is worth it.
+
+A plan states moves; nothing here copies anything. A backend executes a plan by gathering every
+source row before it writes any destination, so moves may form chains and cycles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from omnitide.history import History
+from omnitide.pages import PAGE_SIZE, PageClass, PageTable, Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What attention has to walk: regions with at least one live cell."""
+
+    active_pages: int
+    active_subblocks: int
+    physical_span: int
+
+    @staticmethod
+    def of(table: PageTable) -> Footprint:
+        """The footprint of a table."""
+        return Footprint(table.active_pages, table.active_subblocks, table.physical_span)
+
+    def is_smaller(self, other: Footprint) -> bool:
+        """Fewer active pages or fewer active subblocks (the paper's rule for tile mode)."""
+        return (
+            self.active_pages < other.active_pages or self.active_subblocks < other.active_subblocks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """Moves `source[i] -> destination[i]`, one list for all layers, with what they bring.
+
+    Attributes:
+        source, destination: Slots; both lists are free of duplicates and rising in `source`.
+        before, after: Footprints of the table as it is and as it would be.
+    """
+
+    source: tuple[int, ...]
+    destination: tuple[int, ...]
+    before: Footprint
+    after: Footprint
+
+    @property
+    def rows_moved(self) -> int:
+        """Rows copied in each layer."""
+        return len(self.source)
+
+    def arrays(self) -> tuple[Slots, Slots]:
+        """Source and destination slots, int32, each of shape (rows_moved,)."""
+        return np.array(self.source, np.int32), np.array(self.destination, np.int32)
+
+    def validate(self, table: PageTable) -> None:
+        """Check the moves against the table they were planned for.
+
+        Raises:
+            ValueError: A source is dead or given twice, or a destination is given twice, out of
+                range, or live and not itself moved away.
+        """
+        source, destination = self.arrays()
+        if len(source) != len(destination):
+            raise ValueError(f"[migration] {len(source)} sources, {len(destination)} destinations")
+        if len(set(self.source)) != len(source) or len(set(self.destination)) != len(source):
+            raise ValueError("[migration] a slot is named twice")
+        size = len(table.live)
+        for name, slots in (("source", source), ("destination", destination)):
+            if len(slots) and not (slots.min() >= 0 and slots.max() < size):
+                raise ValueError(f"[migration] a {name} lies outside [0, {size})")
+        if not table.live[source].all():
+            raise ValueError("[migration] a source is not live")
+        taken = table.live[destination] & ~np.isin(destination, source)
+        if taken.any():
+            raise ValueError(f"[migration] {int(taken.sum())} destinations hold live cells")
+
+    def summary(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.rows_moved:,} rows: pages {self.before.active_pages} -> "
+            f"{self.after.active_pages}, subblocks {self.before.active_subblocks} -> "
+            f"{self.after.active_subblocks}"
+        )
+
+
+def simulate(table: PageTable, source: Slots, destination: Slots) -> MigrationPlan:
+    """State what moves would bring, by making them on a copy of the table."""
+    after = table.copy()
+    after.move(source, destination)
+    return MigrationPlan(
+        tuple(source.tolist()),
+        tuple(destination.tolist()),
+        Footprint.of(table),
+        Footprint.of(after),
+    )
+
+
+def cut_cells(history: History) -> Slots:
+    """Slots of cells whose unit was cut: the candidates of tile mode, in physical order."""
+    ids, counts = np.unique(history.cells["unit"], return_counts=True)
+    lengths = {u.id: u.length for u in history.units}
+    cut = [i for i, n in zip(ids.tolist(), counts.tolist(), strict=True) if n < lengths[i]]
+    slots: Slots = np.sort(history.cells["slot"][np.isin(history.cells["unit"], cut)])
+    return slots
+
+
+def plan_tile_mode(table: PageTable, candidates: Slots) -> MigrationPlan | None:
+    """Pack candidates into earlier empty slots (paper section 6.2, tile mode).
+
+    Candidates are visited in physical order and take the lowest empty slot before them in a page
+    that is empty or of their own class; cells in full pages stay. The plan is returned only if,
+    simulated, it leaves fewer active pages or subblocks.
+    """
+    occupancy = table.occupancy()
+    movable = candidates[occupancy[candidates // PAGE_SIZE] < PAGE_SIZE]
+    classes = table.page_class[movable // PAGE_SIZE]
+    free = np.flatnonzero(~table.live)
+    free_class = table.page_class[free // PAGE_SIZE]
+    source: list[int] = []
+    destination: list[int] = []
+    taken = np.zeros(len(free), np.bool_)
+    for page_class in np.unique(classes):
+        own = movable[classes == page_class]
+        empty = np.flatnonzero(
+            ~taken & ((free_class == page_class) | (free_class == PageClass.FREE))
+        )
+        movers = _with_earlier_slot(own, free[empty])
+        filled = empty[: len(movers)]
+        source += movers.tolist()
+        destination += free[filled].tolist()
+        # A free page begun by this class is closed to the others.
+        taken |= np.isin(free // PAGE_SIZE, np.unique(free[filled] // PAGE_SIZE))
+    if not source:
+        return None
+    by_source = np.argsort(source)
+    plan = simulate(
+        table,
+        np.array(source, np.int32)[by_source],
+        np.array(destination, np.int32)[by_source],
+    )
+    return plan if plan.after.is_smaller(plan.before) else None
+
+
+def _with_earlier_slot(movers: Slots, empty: Slots) -> Slots:
+    """The movers that find an empty slot before them when each in turn takes the lowest one left.
+
+    Both arrays rise. With f[i] empty slots before mover i, the number taken up to i is
+    taken[i] = min(taken[i - 1] + 1, f[i]), hence i + min(1, min over j <= i of f[j] - j).
+    """
+    before = np.searchsorted(empty, movers)
+    rank = np.arange(len(movers))
+    taken = rank + np.minimum(1, np.minimum.accumulate(before - rank))
+    moves: Slots = movers[np.diff(taken, prepend=0) > 0]
+    return moves

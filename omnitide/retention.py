@@ -1,0 +1,119 @@
+"""Retention: what of a history is kept. A policy decides, a plan states.
+
+A policy reads structure only (units, spans, roles) and returns a mask; everything that follows from
+the mask (ranges deleted, new positions) is computed here, the same for every policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.config import RetentionConfig
+from omnitide.history import History
+from omnitide.positions import lay_out
+from omnitide.units import Cells
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class RetentionPlan:
+    """What to keep, what to delete, and where the survivors' positions go.
+
+    Attributes:
+        keep: Whether each cell of the history stays, shape (num_cells,).
+        change: Position change of each survivor (new minus old), int32, shape (num_kept, 3).
+    """
+
+    keep: Mask
+    change: NDArray[np.int32]
+
+    @property
+    def num_kept(self) -> int:
+        """Cells that stay."""
+        return int(np.count_nonzero(self.keep))
+
+    @property
+    def num_deleted(self) -> int:
+        """Cells that go."""
+        return len(self.keep) - self.num_kept
+
+    @cached_property
+    def deleted_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Half-open ranges of cell indices that go, in order."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], ~self.keep, [False]])))
+        return tuple((int(a), int(b)) for a, b in edges.reshape(-1, 2))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RetentionPlan)
+            and np.array_equal(self.keep, other.keep)
+            and np.array_equal(self.change, other.change)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.keep.tobytes(), self.change.tobytes()))
+
+    def validate(self, history: History) -> None:
+        """Check the plan against the history it was made for.
+
+        Raises:
+            ValueError: Sizes disagree, or a cell of the system prefix or of an open unit would go.
+        """
+        kept, deleted, cells = self.num_kept, self.num_deleted, len(history)
+        if kept + deleted != cells or len(self.change) != kept:
+            raise ValueError(f"[retention] kept {kept} + deleted {deleted} != {cells} cells")
+        lost = int(np.count_nonzero(protected(history) & ~self.keep))
+        if lost:
+            raise ValueError(f"[retention] {lost} cells of the prefix or an open unit would go")
+
+    def summary(self) -> str:
+        """One line for people."""
+        return f"kept {self.num_kept:,}, deleted {self.num_deleted:,} of {len(self.keep):,} tokens"
+
+
+class RetentionPolicy(Protocol):
+    """Decides what of a history is kept. Pure and deterministic: equal inputs, equal answers."""
+
+    name: str
+    bounded: bool  # whether the history stays near the watermarks under this policy
+
+    def select(self, history: History, config: RetentionConfig) -> Mask:
+        """Which cells stay, shape (num_cells,).
+
+        Called when the history exceeds the high watermark. Protected cells (`protected`) stay.
+        """
+        ...
+
+    def survivors(self, cells: Cells, config: RetentionConfig) -> Mask:
+        """Which cells of a new unit are expected to stay once it is old, shape (num_tokens,).
+
+        Used by predictive placement. A wrong guess costs space, never correctness.
+        """
+        ...
+
+
+def protected(history: History) -> Mask:
+    """Cells that no policy may drop: the system prefix and a unit that is still open."""
+    ids = [u.id for u in history.units if u.kind == "system" or u.open]
+    mask: Mask = np.isin(history.cells["unit"], ids)
+    return mask
+
+
+def make_plan(policy: RetentionPolicy, history: History, config: RetentionConfig) -> RetentionPlan:
+    """Ask a policy and state the consequences. Changes nothing.
+
+    Raises:
+        ValueError: The policy broke its contract (see `RetentionPlan.validate`).
+    """
+    keep = policy.select(history, config)
+    kept = history.cells[keep]
+    positions, _ = lay_out(kept)
+    plan = RetentionPlan(keep, positions - kept["position"])
+    plan.validate(history)
+    return plan
