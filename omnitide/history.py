@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from omnitide.growing import append_rows
 from omnitide.pages import Slots
 from omnitide.positions import lay_out
 from omnitide.units import CELL, Cells, Span, Unit, UnitKind, spans_of
@@ -132,12 +133,8 @@ class History:
 
     def _extended(self, block: Cells, slots: Slots, unit_id: int) -> History:
         count, more = len(self.cells), len(block)
-        buffer = self._buffer
-        if count + more > len(buffer):
-            buffer = np.empty(max(2 * (count + more), 256), CELL)
-            buffer[:count] = self.cells
+        buffer = append_rows(self._buffer, count, block)
         new = buffer[count : count + more]
-        new[:] = block
         new["unit"] = unit_id
         new["order"] = self.next_order + np.arange(more)
         new["position"], next_position = lay_out(block, self.next_position)

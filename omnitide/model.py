@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.backend import Array, Backend, Pools
-from omnitide.config import FamilyDefaults
+from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.media.chunk import MediaChunk
 from omnitide.rotary import Rotary
 from omnitide.step import Step
@@ -104,6 +104,10 @@ class OmniModel(Protocol):
 
     def media_tokens(self, frames: int, height: int, width: int, samples: int) -> int:
         """Tokens of a media unit of that many frames, pixels (as decoded) and 16 kHz samples."""
+        ...
+
+    def largest_media_unit(self, options: MediaOptions) -> int:
+        """Most tokens that a media unit can have under these options, whatever the picture."""
         ...
 
     def embed(self, tokens: Sequence[int] | NDArray[np.int32]) -> Array:

@@ -1,0 +1,207 @@
+"""The bounded cache: history, page table and pools, and the life cycle of an update.
+
+Invariant: the committed state is a value that is replaced in one assignment, and no row that it
+refers to is ever overwritten. So an exception or an interrupt at any moment leaves the cache as it
+was before or as it is after, never between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from omnitide.backend import Array, Backend, Pools
+from omnitide.capacity import Capacity
+from omnitide.config import RetentionConfig
+from omnitide.growing import append_rows
+from omnitide.history import History
+from omnitide.layouts import Layout
+from omnitide.migration import MigrationPlan
+from omnitide.model import EncodedUnit, OmniModel
+from omnitide.pages import PAGE_SIZE, PageTable
+from omnitide.retention import RetentionPlan, RetentionPolicy, make_plan
+from omnitide.rotary import Rotary, Table
+from omnitide.step import Step
+from omnitide.units import Unit, UnitKind
+
+PREFILL_STEP = 512
+"""Most tokens of one forward pass; longer units are prefilled in pieces, with equal results."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheState:
+    """Everything that an update changes.
+
+    Attributes:
+        history: Units and cells.
+        table: Where the cells lie.
+        angles: Rotary tables of the cells, cosines then sines, at least (num_cells, head_dim).
+        evictions, rows_moved: Counts since the start.
+    """
+
+    history: History
+    table: PageTable
+    angles: Table
+    evictions: int = 0
+    rows_moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """What one eviction did."""
+
+    retention: RetentionPlan
+    migration: MigrationPlan | None
+
+
+class BoundedCache:
+    """K and V of one stream, in pages, cut by a policy when they pass the high watermark."""
+
+    def __init__(
+        self,
+        model: OmniModel,
+        policy: RetentionPolicy,
+        layout: Layout,
+        config: RetentionConfig,
+        capacity: Capacity,
+    ) -> None:
+        """Allocate the pools. Call on the backend's thread, as all methods here."""
+        spec = model.spec
+        self.model, self.policy, self.layout = model, policy, layout
+        self.config, self.capacity = config, capacity
+        self._backend: Backend = model.backend
+        self._rotary: Rotary = spec.rotary
+        self.pools: Pools = self._backend.new_pools(
+            spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages
+        )
+        angles = np.empty((0, spec.head_dim), np.float32)
+        self.state = CacheState(History(), PageTable(capacity.pages), angles)
+
+    @property
+    def history(self) -> History:
+        """The committed history."""
+        return self.state.history
+
+    def append(self, encoded: EncodedUnit) -> Array:
+        """Check, allocate, prefill and record one unit. Logits of its last token.
+
+        Raises:
+            CapacityError: The unit does not fit; nothing has changed.
+        """
+        unit = encoded.unit
+        if unit.kind != UnitKind.SYSTEM:  # the capacity was made around the system prefix
+            self.capacity.check_fits(f"{unit.kind} unit", len(unit), len(self.history))
+        return self._grow(unit, encoded.embeddings, extend=False)
+
+    def open_reply(self, time: float | None) -> None:
+        """Begin a reply unit, which stays open until `close_reply`."""
+        unit = Unit(UnitKind.REPLY, self.history.cells[:0], time)
+        history = self.history.append(unit, np.empty(0, np.int32), open=True)
+        self.state = replace(self.state, history=history)
+
+    def extend_reply(self, unit: Unit, embeddings: Array) -> Array:
+        """Add cells to the open reply. Logits of the last token.
+
+        Raises:
+            CapacityError: The reply is longer than what was kept free for it.
+        """
+        self.capacity.check_fits("reply", len(unit), len(self.history), is_reply=True)
+        return self._grow(unit, embeddings, extend=True)
+
+    def close_reply(self) -> None:
+        """End the open reply."""
+        self.state = replace(self.state, history=self.history.close())
+
+    def evict(self) -> Eviction | None:
+        """Between forward passes: cut a history that is above the high watermark.
+
+        Plan, delete and re-index, then migrate; each is committed when it is whole. None if there
+        was nothing to do.
+        """
+        if len(self.history) <= self.config.high_watermark or not self.policy.bounded:
+            return None
+        plan = make_plan(self.policy, self.history, self.config)
+        if plan.num_deleted == 0:
+            return None
+        state = self.state
+        table = state.table.copy()
+        table.release(state.history.cells["slot"][~plan.keep])
+        history = state.history.keep(plan.keep)
+        self.state = state = replace(
+            state,
+            history=history,
+            table=table,
+            angles=self._angles(history),
+            evictions=state.evictions + 1,
+        )
+        migration = self.layout.plan(table, history)
+        table = table.copy()
+        if migration is not None:
+            migration.validate(table)
+            source, destination = migration.arrays()
+            self._backend.migrate(self.pools, source, destination)
+            table.move(source, destination)
+            history = history.move(source, destination)
+            state = replace(state, rows_moved=state.rows_moved + migration.rows_moved)
+        self.layout.settle(table, history)
+        self.state = replace(state, history=history, table=table)
+        return Eviction(plan, migration)
+
+    def check_integrity(self) -> None:
+        """Compare table and history.
+
+        Raises:
+            IntegrityError: They disagree.
+        """
+        self.state.table.check_integrity(self.history.cells)
+
+    def _grow(self, unit: Unit, embeddings: Array, extend: bool) -> Array:
+        state = self.state
+        table = state.table.copy()
+        self._make_room(table, len(unit))
+        survivors = self.policy.survivors(unit.cells, self.config)
+        slots = self.layout.place(table, survivors, unit.kind)
+        grow = state.history.extend if extend else state.history.append
+        history = grow(unit, slots)
+        before = len(state.history)
+        angles = append_rows(state.angles, before, self._angles(history, before))
+        logits = self._forward(embeddings, history, angles, before)
+        self.state = replace(state, history=history, table=table, angles=angles)
+        return logits
+
+    def _make_room(self, table: PageTable, count: int) -> None:
+        """Grow an unbounded cache by doubling. Pools larger than the table do no harm."""
+        if self.capacity.tokens is None and table.num_free < count:
+            more = max(table.num_pages, -(-count // PAGE_SIZE))
+            pages = max(table.num_pages + more, self.pools.num_pages)
+            if pages > self.pools.num_pages:
+                self._backend.grow_pools(self.pools, pages)
+            table.grow(pages)
+
+    def _angles(self, history: History, first: int = 0) -> Table:
+        cos, sin = self._rotary.tables(history.cells["position"][first:])
+        return np.concatenate([cos, sin], axis=1)
+
+    def _forward(self, embeddings: Array, history: History, angles: Table, before: int) -> Array:
+        slots = np.ascontiguousarray(history.cells["slot"])
+        orders = np.arange(len(slots), dtype=np.int32)
+        half = angles.shape[1] // 2
+        cos, sin = angles[:, :half], angles[:, half:]
+        logits: Array = None
+        for first in range(before, len(slots), PREFILL_STEP):
+            stop = min(first + PREFILL_STEP, len(slots))
+            step = Step(
+                slots[:stop],
+                orders[:stop],
+                cos[:stop],
+                sin[:stop],
+                slots[first:stop],
+                orders[first:stop],
+                cos[first:stop],
+                sin[first:stop],
+            )
+            piece = embeddings[first - before : stop - before]
+            logits = self.model.forward(piece, self.pools, step)
+        self._backend.synchronize(logits)
+        return logits

@@ -1,0 +1,102 @@
+"""What a stream tells its user: pieces of a reply, updates, and statistics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResponse:
+    """One piece of a reply. The first ten fields are mlx-lm's `GenerationResponse`.
+
+    Attributes:
+        text: Text that became whole with this token.
+        token: Its id.
+        logprobs: Log-probabilities it was drawn from, float32, shape (vocab_size,), on the host.
+        from_draft: Always False; there is no draft model.
+        prompt_tokens: Tokens of the question.
+        prompt_tps: Tokens a second of its prefill.
+        generation_tokens: Tokens of the reply so far.
+        generation_tps: Tokens a second so far.
+        peak_memory: Most memory held so far, GB.
+        finish_reason: "stop" or "length" on the last piece, else None.
+        time: Second of the stream at which the question was asked.
+        tokens_seen, tokens_kept: Of the history.
+        evictions: Since the start of the session.
+    """
+
+    text: str
+    token: int
+    logprobs: NDArray[np.float32]
+    from_draft: bool
+    prompt_tokens: int
+    prompt_tps: float
+    generation_tokens: int
+    generation_tps: float
+    peak_memory: float
+    finish_reason: Literal["stop", "length"] | None
+    time: float
+    tokens_seen: int
+    tokens_kept: int
+    evictions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What appending one unit did.
+
+    Attributes:
+        time: Second of the stream after it.
+        tokens: Tokens of the unit.
+        seconds: Wall seconds: encoding, prefill, eviction, migration.
+        evicted: Tokens that left.
+        rows_moved: Rows migrated.
+        tokens_seen, tokens_kept, active_pages: After it.
+    """
+
+    time: float
+    tokens: int
+    seconds: float
+    evicted: int
+    rows_moved: int
+    tokens_seen: int
+    tokens_kept: int
+    active_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """Figures of a session; the keys of `omnitide generate --json` beside the replies.
+
+    Latencies are of the latest updates (`session.LATENCIES` of them). Bytes of the full history are
+    what K and V of all tokens seen would take.
+    """
+
+    units: int
+    tokens_seen: int
+    tokens_kept: int
+    capacity_tokens: int
+    evictions: int
+    rows_moved: int
+    active_pages: int
+    active_subblocks: int
+    physical_span: int
+    physical_kv_bytes: int
+    full_kv_bytes: int
+    update_ms_p50: float
+    update_ms_p95: float
+    decode_tokens_per_s: float
+    peak_memory_bytes: int
+    model: str
+    backend: str
+    policy: str
+    high_watermark: int
+    low_watermark: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return asdict(self)

@@ -1,0 +1,51 @@
+"""Choosing the next token from logits, in mlx-lm's order: top-p, min-p, top-k, then temperature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.config import SamplingConfig
+
+Logits = NDArray[np.floating[Any]]
+
+
+class Sampler:
+    """Draws tokens under one configuration; holds the random generator of one stream."""
+
+    def __init__(self, config: SamplingConfig) -> None:
+        self.config = config
+        self._random = np.random.default_rng(config.seed)
+
+    def __call__(self, logprobs: Logits) -> int:
+        """The next token for log-probabilities of shape (vocab_size,)."""
+        config = self.config
+        if config.temperature == 0:
+            return int(np.argmax(logprobs))
+        kept = np.array(logprobs, np.float64)
+        if config.top_p < 1:
+            kept[_outside_nucleus(kept, config.top_p)] = -np.inf
+        if config.min_p > 0:
+            kept[kept < kept.max() + np.log(config.min_p)] = -np.inf
+        if 0 < config.top_k < len(kept):
+            kept[np.argpartition(-kept, config.top_k)[config.top_k :]] = -np.inf
+        scaled = np.exp((kept - kept.max()) / config.temperature)
+        return int(self._random.choice(len(kept), p=scaled / scaled.sum()))
+
+
+def log_softmax(logits: Logits) -> Logits:
+    """Log-probabilities, shape (vocab_size,)."""
+    shifted = logits - logits.max()
+    normalised: Logits = shifted - np.log(np.exp(shifted).sum())
+    return normalised
+
+
+def _outside_nucleus(logprobs: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
+    """Tokens outside the smallest set of most likely ones whose probability reaches `top_p`."""
+    order = np.argsort(-logprobs, kind="stable")
+    before = np.concatenate([[0.0], np.cumsum(np.exp(logprobs[order]))[:-1]])
+    outside = np.zeros(len(logprobs), np.bool_)
+    outside[order[before >= top_p]] = True
+    return outside

@@ -1,0 +1,303 @@
+"""A session: one stream, followed by one model, with a bounded history.
+
+The stream is always inside the user's turn: media and text units follow one another, a prompt unit
+closes the turn and opens the assistant's, a reply unit closes that and opens the user's again. So
+the conversation stays well formed whichever units a policy drops.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from omnitide.backend import Array
+from omnitide.cache import BoundedCache, Eviction
+from omnitide.capacity import Capacity, bounded_capacity, fit_watermarks, unbounded_capacity
+from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig, family_retention
+from omnitide.detokenizer import Detokenizer
+from omnitide.errors import ConfigError
+from omnitide.layouts import make_layout
+from omnitide.media.chunk import MediaChunk
+from omnitide.model import EncodedUnit, OmniModel
+from omnitide.policies import make_policy
+from omnitide.response import GenerationResponse, SessionStats, Update
+from omnitide.sampling import Sampler, log_softmax
+from omnitide.units import UnitKind
+
+LATENCIES = 4096
+"""Updates whose latency is remembered for the percentiles."""
+
+CLOSING = 16
+"""Tokens kept free behind the longest reply for the markers that end it."""
+
+SMALLEST_UNIT_ROOM = 512
+"""Room for a unit of text where media units are smaller."""
+
+
+class Session:
+    """Follows a stream: append chunks and text, ask, go on."""
+
+    def __init__(
+        self,
+        model: OmniModel,
+        *,
+        policy: str = "omnipick",
+        layout: str = "predictive",
+        retention: RetentionConfig | None = None,
+        media: MediaOptions | None = None,
+        system_prompt: str | None = None,
+        max_tokens: int = 100,
+        largest_unit: int | None = None,
+        max_kv_size: int | None = None,
+    ) -> None:
+        """Allocate the pools and prefill the system prefix.
+
+        Args:
+            model: As `omnitide.load` returns it.
+            policy: A name of `policies.POLICIES`.
+            layout: A name of `layouts.LAYOUTS`.
+            retention: Watermarks and budgets; the family's defaults if None.
+            media: What chunks to expect; bounds the largest media unit.
+            system_prompt: System message; the family's default if None.
+            max_tokens: Longest reply.
+            largest_unit: Tokens of the largest unit; what `media` allows (at least 512) if None.
+            max_kv_size: Tokens that the pools may hold; watermarks are lowered to fit.
+
+        Raises:
+            ConfigError: The numbers can't be met; nothing was allocated.
+        """
+        if max_tokens < 1:
+            raise ConfigError(f"[session] max_tokens must be at least 1, got {max_tokens}")
+        if max_kv_size is not None and max_kv_size < 1:
+            raise ConfigError(f"[session] max_kv_size must be at least 1, got {max_kv_size}")
+        self.model = model
+        self.max_tokens = max_tokens
+        self.time = 0.0
+        self._policy = make_policy(policy)
+        self._stream: Any = model.new_stream()
+        self._latencies: deque[float] = deque(maxlen=LATENCIES)
+        self._generated = 0
+        self._decode_seconds = 0.0
+        self._stop = False
+        self._run = model.backend.run
+        media = media or MediaOptions()
+        unit = largest_unit or max(model.largest_media_unit(media), SMALLEST_UNIT_ROOM)
+        system = self._run(model.encode_system, system_prompt)
+        config, capacity = self._sizes(
+            retention or family_retention(model.defaults), len(system.unit), unit, max_kv_size
+        )
+        self.retention = config
+        self.cache: BoundedCache = self._run(
+            BoundedCache, model, self._policy, make_layout(layout), config, capacity
+        )
+        self._run(self.cache.append, system)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that the history can hold; for an unbounded policy, that the pools hold now."""
+        bound = self.cache.capacity.tokens
+        return len(self.cache.state.table.live) if bound is None else bound
+
+    def append_media(self, chunk: MediaChunk) -> Update:
+        """Let the model see and hear one chunk of the stream.
+
+        Raises:
+            CapacityError: The chunk has more tokens than fit; nothing has changed.
+        """
+
+        def encode() -> tuple[EncodedUnit, Callable[[], None]]:
+            encoded, stream = self.model.encode_media(chunk, self._stream)
+
+            def commit() -> None:
+                self._stream = stream
+                self.time = max(self.time, chunk.stop)
+
+            return encoded, commit
+
+        return self._run(self._update, encode)
+
+    def append_text(self, text: str) -> Update:
+        """Put text into the stream without asking for a reply.
+
+        Raises:
+            ConfigError: The text is empty.
+            CapacityError: It has more tokens than fit; nothing has changed.
+        """
+        _refuse_empty("text", text)
+        return self._run(
+            self._update, lambda: (self.model.encode_text(text, self.time), lambda: None)
+        )
+
+    def ask(
+        self, prompt: str, *, max_tokens: int | None = None, sampling: SamplingConfig | None = None
+    ) -> Iterator[GenerationResponse]:
+        """Ask a question now and stream the reply.
+
+        The prompt is checked when this is called; the model runs while the result is iterated.
+        Leaving the loop early ends the reply where it stands; the session goes on.
+
+        Raises:
+            ConfigError: The prompt is empty, or `max_tokens` exceeds the session's.
+            CapacityError: The prompt does not fit; nothing has changed.
+        """
+        _refuse_empty("prompt", prompt)
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        if not 1 <= limit <= self.max_tokens:
+            raise ConfigError(
+                f"[ask] max_tokens must be from 1 to the session's {self.max_tokens}, got {limit}"
+            )
+        return self._reply(prompt, limit, Sampler(sampling or SamplingConfig()))
+
+    def stop(self) -> None:
+        """End the reply being streamed after its next token. May be called from any thread."""
+        self._stop = True
+
+    def stats(self) -> SessionStats:
+        """Figures as of now."""
+        state, spec, backend = self.cache.state, self.model.spec, self.model.backend
+        latencies = np.array(self._latencies or [0.0]) * 1e3
+        p50, p95 = np.percentile(latencies, [50, 95])
+        itemsize = {"float64": 8, "float32": 4}.get(backend.dtype, 2)
+        return SessionStats(
+            units=state.history.next_unit,
+            tokens_seen=state.history.tokens_seen,
+            tokens_kept=len(state.history),
+            capacity_tokens=self.capacity_tokens,
+            evictions=state.evictions,
+            rows_moved=state.rows_moved,
+            active_pages=state.table.active_pages,
+            active_subblocks=state.table.active_subblocks,
+            physical_span=state.table.physical_span,
+            physical_kv_bytes=self.cache.pools.nbytes,
+            full_kv_bytes=state.history.tokens_seen * spec.kv_bytes_per_token(itemsize),
+            update_ms_p50=round(float(p50), 3),
+            update_ms_p95=round(float(p95), 3),
+            decode_tokens_per_s=round(self._generated / max(self._decode_seconds, 1e-9), 3),
+            peak_memory_bytes=backend.peak_memory(),
+            model=spec.name,
+            backend=backend.name,
+            policy=self._policy.name,
+            high_watermark=self.retention.high_watermark,
+            low_watermark=self.retention.low_watermark,
+        )
+
+    # -- on the backend's thread ----------------------------------------------------------------
+
+    def _update(self, encode: Callable[[], tuple[EncodedUnit, Callable[[], None]]]) -> Update:
+        """Encode a unit, append it, and cut the history if that made it too long."""
+        started = clock.perf_counter()
+        self._return_to_user()
+        moved = self.cache.state.rows_moved
+        encoded, commit = encode()
+        if len(encoded.unit):
+            self.cache.append(encoded)
+        commit()
+        eviction = self.cache.evict()
+        seconds = clock.perf_counter() - started
+        self._latencies.append(seconds)
+        state = self.cache.state
+        return Update(
+            time=self.time,
+            tokens=len(encoded.unit),
+            seconds=seconds,
+            evicted=eviction.retention.num_deleted if eviction else 0,
+            rows_moved=state.rows_moved - moved,
+            tokens_seen=state.history.tokens_seen,
+            tokens_kept=len(state.history),
+            active_pages=state.table.active_pages,
+        )
+
+    def _reply(self, prompt: str, limit: int, sampler: Sampler) -> Iterator[GenerationResponse]:
+        self._stop = False
+        started = clock.perf_counter()
+        logits, asked = self._run(self._begin_reply, prompt)
+        prompt_tps = asked / max(clock.perf_counter() - started, 1e-9)
+        text = Detokenizer(self.model.decode_text)
+        seconds = 0.0
+        for count in range(1, limit + 1):
+            started = clock.perf_counter()
+            logprobs = log_softmax(self._run(self.model.backend.to_numpy, logits))
+            token = sampler(logprobs)
+            ends = token in self.model.eos_tokens
+            last = ends or self._stop or count == limit
+            logits = self._run(self._feed, token, last)
+            elapsed = clock.perf_counter() - started
+            seconds += elapsed
+            self._decode_seconds += elapsed
+            self._generated += 1
+            piece = ("" if ends else text.add(token)) + (text.flush() if last else "")
+            history = self.cache.history
+            yield GenerationResponse(
+                text=piece,
+                token=token,
+                logprobs=logprobs.astype(np.float32),
+                from_draft=False,
+                prompt_tokens=asked,
+                prompt_tps=prompt_tps,
+                generation_tokens=count,
+                generation_tps=count / max(seconds, 1e-9),
+                peak_memory=self.model.backend.peak_memory() / 1e9,
+                finish_reason=None if not last else "stop" if ends or self._stop else "length",
+                time=self.time,
+                tokens_seen=history.tokens_seen,
+                tokens_kept=len(history),
+                evictions=self.cache.state.evictions,
+            )
+            if last:
+                return
+
+    def _begin_reply(self, prompt: str) -> tuple[Array, int]:
+        """Prefill a prompt and open the reply. Logits, and tokens of the prompt."""
+        self._return_to_user()
+        encoded = self.model.encode_prompt(prompt, self.time)
+        logits = self.cache.append(encoded)
+        self.cache.evict()
+        self.cache.open_reply(self.time)
+        return logits, len(encoded.unit)
+
+    def _feed(self, token: int, last: bool) -> Array:
+        """Add one reply token; with the last one, end the reply and return to the user's turn."""
+        first = self.cache.history.open_unit().length
+        unit = self.model.reply_unit([token], first)
+        logits = self.cache.extend_reply(unit, self.model.embed([token]))
+        if last:
+            self._return_to_user()
+        return logits
+
+    def _return_to_user(self) -> Eviction | None:
+        """End an open or never-begun reply, so that the stream is in the user's turn again.
+
+        Derived from the history alone, so a reply that was interrupted anywhere is ended here, at
+        the latest before the next unit.
+        """
+        units = self.cache.history.units
+        if units[-1].kind == UnitKind.PROMPT:
+            self.cache.open_reply(self.time)
+        elif not units[-1].open:
+            return None
+        record = self.cache.history.open_unit()
+        last_token = int(self.cache.history.cells["token"][-1])
+        stopped = record.length > 0 and last_token in self.model.eos_tokens
+        unit = self.model.closing_unit(record.length, stopped)
+        self.cache.extend_reply(unit, self.model.embed(unit.cells["token"]))
+        self.cache.close_reply()
+        return self.cache.evict()
+
+    def _sizes(
+        self, config: RetentionConfig, prefix: int, unit: int, max_kv_size: int | None
+    ) -> tuple[RetentionConfig, Capacity]:
+        reply = self.max_tokens + CLOSING
+        if not self._policy.bounded:
+            return config, unbounded_capacity(prefix, reply, max_kv_size)
+        if max_kv_size is not None:
+            return fit_watermarks(config, prefix, unit, reply, max_kv_size)
+        return config, bounded_capacity(config, prefix, unit, reply)
+
+
+def _refuse_empty(what: str, text: str) -> None:
+    if not text.strip():
+        raise ConfigError(f"[{what}] must not be empty")
