@@ -1,0 +1,94 @@
+"""Model families, found by the architecture that a checkpoint names.
+
+Importing this module imports no family: a family is a folder here, loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from omnitide.backend import Backend
+from omnitide.config import MediaOptions
+from omnitide.errors import CheckpointError
+from omnitide.model import OmniModel
+from omnitide.models.checkpoint import open_checkpoint, read_config
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A model family.
+
+    Attributes:
+        name: Its folder here; the module `<name>.model` has `load(checkpoint, backend, name,
+            media)`.
+        architectures: As config.json spells them under "architectures".
+        model_types: As config.json spells them under "model_type".
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    model_types: tuple[str, ...]
+
+
+FAMILIES = (
+    Family(
+        "qwen2_5_omni",
+        (
+            "Qwen2_5OmniModel",
+            "Qwen2_5OmniForConditionalGeneration",
+            "Qwen2_5OmniThinkerForConditionalGeneration",
+        ),
+        ("qwen2_5_omni", "qwen2_5_omni_thinker"),
+    ),
+)
+
+
+def find_family(config: Mapping[str, Any]) -> Family:
+    """The family of a config.json: by its architectures, else by its model type.
+
+    Raises:
+        CheckpointError: None of ours; names what it is and what is supported.
+    """
+    listed = config.get("architectures")
+    architectures = listed if isinstance(listed, list) else []
+    model_type = config.get("model_type")
+    for family in FAMILIES:
+        if set(family.architectures) & set(map(str, architectures)):
+            return family
+    for family in FAMILIES:
+        if not architectures and model_type in family.model_types:
+            return family
+    named = ", ".join(map(str, architectures)) or str(model_type or "none named")
+    known = ", ".join(name for family in FAMILIES for name in family.architectures)
+    raise CheckpointError(
+        f"[models] the architecture must be one of {known}; config.json names {named}"
+    )
+
+
+def load_model(
+    folder: Path,
+    backend: Backend,
+    name: str | None = None,
+    media: MediaOptions | None = None,
+) -> OmniModel:
+    """Load the checkpoint in a folder.
+
+    Args:
+        folder: In the layout of Hugging Face.
+        backend: Where the weights go, in its dtype.
+        name: For people to read; the folder's own name by default.
+        media: Frame rate and picture size that the model's units are made for.
+
+    Raises:
+        CheckpointError: Whatever is wrong with the folder, before any weight is read.
+    """
+    family = find_family(read_config(folder))
+    module = import_module(f"{__name__}.{family.name}.model")
+    model: OmniModel = module.load(
+        open_checkpoint(folder), backend, name or folder.name, media or MediaOptions()
+    )
+    return model

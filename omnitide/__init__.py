@@ -1,1 +1,36 @@
-"""OmniTide: omni-modal models on a stream of video and sound, in flat memory."""
+"""OmniTide: omni-modal models on a stream of video and sound, all day, in flat memory.
+
+import omnitide
+
+model = omnitide.load()
+for response in omnitide.stream_generate(model, "What happens?", video="clip.mp4"):
+    print(response.text, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.errors import OmnitideError
+from omnitide.follow import Question, follow
+from omnitide.loading import load
+from omnitide.response import GenerationResponse, SessionStats, Update
+from omnitide.session import Session
+from omnitide.streaming import stream_generate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GenerationResponse",
+    "MediaOptions",
+    "OmnitideError",
+    "Question",
+    "RetentionConfig",
+    "SamplingConfig",
+    "Session",
+    "SessionStats",
+    "Update",
+    "__version__",
+    "follow",
+    "load",
+    "stream_generate",
+]

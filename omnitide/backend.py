@@ -1,4 +1,4 @@
-"""What a backend must provide, and the registry that finds one.
+"""What a backend must provide. The registry that finds one is `omnitide.backends`.
 
 Importing this module imports no array library. Models are written once against `Backend`; beside
 its methods they may use on arrays only what NumPy, MLX and CuPy share: arithmetic operators,
@@ -28,6 +28,16 @@ class Pools(Protocol):
 
     Keys are un-rotated. A slot that no live cell owns may hold anything, NaN included.
     """
+
+    @property
+    def keys(self) -> list[Array]:
+        """Keys, one array a layer."""
+        ...
+
+    @property
+    def values(self) -> list[Array]:
+        """Values, one array a layer."""
+        ...
 
     @property
     def num_pages(self) -> int:

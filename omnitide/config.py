@@ -13,7 +13,7 @@ from omnitide.errors import ConfigError
 def _at_least(group: str, least: float, **values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value >= least:
-            raise ConfigError(f"[{group}] {name} must be at least {least:g}, got {value:g}")
+            raise ConfigError(f"[{group}] {name} must be at least {least:g}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class MediaOptions:
             ("chunk_seconds", self.chunk_seconds, 60.0),
         ):
             if not 0 < value <= most:
-                raise ConfigError(f"[media] {name} must be in (0, {most:g}], got {value:g}")
+                raise ConfigError(f"[media] {name} must be in (0, {most:g}], got {value}")
         _at_least("media", 28 * 28, max_pixels=self.max_pixels)
 
 

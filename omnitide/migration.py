@@ -112,48 +112,31 @@ def cut_cells(history: History) -> Slots:
 def plan_tile_mode(table: PageTable, candidates: Slots) -> MigrationPlan | None:
     """Pack candidates into earlier empty slots (paper section 6.2, tile mode).
 
-    Candidates are visited in physical order and take the lowest empty slot before them in a page
-    that is empty or of their own class; cells in full pages stay. The plan is returned only if,
-    simulated, it leaves fewer active pages or subblocks.
+    Candidates (live slots, rising) are visited in physical order and take the lowest empty slot
+    before them in a page that is empty or of their own class; cells in full pages stay. The plan is
+    returned only if, simulated, it leaves fewer active pages or subblocks. No destination is a
+    live slot, so a table that knows nothing of the moves stays true while they are made.
     """
-    occupancy = table.occupancy()
-    movable = candidates[occupancy[candidates // PAGE_SIZE] < PAGE_SIZE]
-    classes = table.page_class[movable // PAGE_SIZE]
-    free = np.flatnonzero(~table.live)
-    free_class = table.page_class[free // PAGE_SIZE]
+    movable = candidates[table.occupancy()[candidates // PAGE_SIZE] < PAGE_SIZE]
+    empty = np.flatnonzero(~table.live).tolist()
+    classes: list[int] = table.page_class.tolist()
+    owners = list(classes)  # a free page begun by one class is closed to the others
+    free = int(PageClass.FREE)
+    next_empty = dict.fromkeys(classes, 0)  # by class, where in `empty` to look on
     source: list[int] = []
     destination: list[int] = []
-    taken = np.zeros(len(free), np.bool_)
-    for page_class in np.unique(classes):
-        own = movable[classes == page_class]
-        empty = np.flatnonzero(
-            ~taken & ((free_class == page_class) | (free_class == PageClass.FREE))
-        )
-        movers = _with_earlier_slot(own, free[empty])
-        filled = empty[: len(movers)]
-        source += movers.tolist()
-        destination += free[filled].tolist()
-        # A free page begun by this class is closed to the others.
-        taken |= np.isin(free // PAGE_SIZE, np.unique(free[filled] // PAGE_SIZE))
+    for slot in movable.tolist():
+        own = classes[slot // PAGE_SIZE]
+        i = next_empty[own]
+        while i < len(empty) and owners[empty[i] // PAGE_SIZE] not in (own, free):
+            i += 1
+        if i < len(empty) and empty[i] < slot:
+            source.append(slot)
+            destination.append(empty[i])
+            owners[empty[i] // PAGE_SIZE] = own
+            i += 1
+        next_empty[own] = i
     if not source:
         return None
-    by_source = np.argsort(source)
-    plan = simulate(
-        table,
-        np.array(source, np.int32)[by_source],
-        np.array(destination, np.int32)[by_source],
-    )
+    plan = simulate(table, np.array(source, np.int32), np.array(destination, np.int32))
     return plan if plan.after.is_smaller(plan.before) else None
-
-
-def _with_earlier_slot(movers: Slots, empty: Slots) -> Slots:
-    """The movers that find an empty slot before them when each in turn takes the lowest one left.
-
-    Both arrays rise. With f[i] empty slots before mover i, the number taken up to i is
-    taken[i] = min(taken[i - 1] + 1, f[i]), hence i + min(1, min over j <= i of f[j] - j).
-    """
-    before = np.searchsorted(empty, movers)
-    rank = np.arange(len(movers))
-    taken = rank + np.minimum(1, np.minimum.accumulate(before - rank))
-    moves: Slots = movers[np.diff(taken, prepend=0) > 0]
-    return moves

@@ -63,6 +63,7 @@ class OmniModel(Protocol):
     spec: ModelSpec
     backend: Backend
     defaults: FamilyDefaults
+    media: MediaOptions  # frame rate and picture size that its units are made for
     eos_tokens: frozenset[int]
 
     def new_stream(self) -> Any:

@@ -100,6 +100,8 @@ class PageTable:
     def take(self, slots: Slots, page_class: PageClass) -> None:
         """Mark free slots live; their free pages get `page_class`. Changes self.
 
+        A ring whose next rows are taken forgets its place.
+
         Raises:
             IntegrityError: A slot is live already.
         """
@@ -108,6 +110,7 @@ class PageTable:
         self.live[slots] = True
         pages = np.unique(slots // PAGE_SIZE)
         self.page_class[pages[self.page_class[pages] == PageClass.FREE]] = page_class
+        self._drop_used_cursors()
 
     def release(self, slots: Slots) -> None:
         """Mark live slots free; pages left empty become `FREE`. Changes self.
@@ -168,7 +171,6 @@ class PageTable:
         rank = np.where(classes == page_class, 0, np.where(classes == PageClass.FREE, 1, 2))
         slots = free[np.argsort(rank, kind="stable")[:count]].astype(np.int32)
         self.take(slots, page_class)
-        self._drop_used_cursors()
         return slots
 
     def first_free(self, count: int) -> Slots:

@@ -66,8 +66,10 @@ class RetentionPlan:
             ValueError: Sizes disagree, or a cell of the system prefix or of an open unit would go.
         """
         kept, deleted, cells = self.num_kept, self.num_deleted, len(history)
-        if kept + deleted != cells or len(self.change) != kept:
+        if kept + deleted != cells:
             raise ValueError(f"[retention] kept {kept} + deleted {deleted} != {cells} cells")
+        if len(self.change) != kept:
+            raise ValueError(f"[retention] {len(self.change)} position changes for {kept} kept")
         lost = int(np.count_nonzero(protected(history) & ~self.keep))
         if lost:
             raise ValueError(f"[retention] {lost} cells of the prefix or an open unit would go")
@@ -112,6 +114,11 @@ def make_plan(policy: RetentionPolicy, history: History, config: RetentionConfig
         ValueError: The policy broke its contract (see `RetentionPlan.validate`).
     """
     keep = policy.select(history, config)
+    if keep.shape != (len(history),) or keep.dtype != np.bool_:
+        raise ValueError(
+            f"[retention] {policy.name} must return a boolean mask of {len(history)} cells, "
+            f"got {keep.dtype} of shape {keep.shape}"
+        )
     kept = history.cells[keep]
     positions, _ = lay_out(kept)
     plan = RetentionPlan(keep, positions - kept["position"])

@@ -61,7 +61,7 @@ class Session:
             policy: A name of `policies.POLICIES`.
             layout: A name of `layouts.LAYOUTS`.
             retention: Watermarks and budgets; the family's defaults if None.
-            media: What chunks to expect; bounds the largest media unit.
+            media: What chunks to expect, which bounds the largest media unit; the model's if None.
             system_prompt: System message; the family's default if None.
             max_tokens: Longest reply.
             largest_unit: Tokens of the largest unit; what `media` allows (at least 512) if None.
@@ -84,7 +84,7 @@ class Session:
         self._decode_seconds = 0.0
         self._stop = False
         self._run = model.backend.run
-        media = media or MediaOptions()
+        media = media or model.media
         unit = largest_unit or max(model.largest_media_unit(media), SMALLEST_UNIT_ROOM)
         system = self._run(model.encode_system, system_prompt)
         config, capacity = self._sizes(

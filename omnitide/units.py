@@ -115,7 +115,7 @@ def span_ranks(cells: Cells) -> NDArray[np.int64]:
 def spans_of(cells: Cells) -> tuple[Span, ...]:
     """The spans of one unit's cells, offsets counted from its first cell."""
     starts = span_starts(cells)
-    stops = np.append(starts[1:], len(cells))
+    stops = np.append(starts, len(cells))[1:]
     return tuple(
         Span(int(a), int(b), Modality(int(cells["modality"][a])), Role(int(cells["role"][a])))
         for a, b in zip(starts, stops, strict=True)

@@ -1,0 +1,60 @@
+"""The MLX backend: Metal on a Mac, the CPU on Linux. MLX is imported when it is asked about."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+
+from omnitide.backend import Backend
+from omnitide.backends.info import BackendInfo
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+SLOW = (
+    "MLX computes on the CPU here, many times slower than the reference backend: its Linux wheel "
+    "links an unoptimised BLAS, so auto doesn't take it. Preloading OpenBLAS "
+    "(LD_PRELOAD=libopenblas.so.0) makes float32 fast; float16 and bfloat16 stay slow"
+)
+
+
+def describe() -> BackendInfo:
+    """The backend as it stands on this machine."""
+    try:
+        import mlx.core as mx
+    except ImportError as error:
+        return BackendInfo(
+            name="mlx",
+            available=False,
+            accelerated=False,
+            device="",
+            default_dtype=DTYPES[0],
+            dtypes=DTYPES,
+            note=(
+                f"MLX can't be imported ({error}); pip install mlx on a Mac with Apple silicon, "
+                "pip install 'mlx[cpu]' on Linux"
+            ),
+        )
+    metal = bool(mx.metal.is_available())
+    if metal:
+        info = mx.device_info()
+        device = f"{info['device_name']}, Metal, {info['memory_size'] / 2**30:.0f} GiB"
+    else:
+        device = f"CPU, {platform.machine()}, {os.cpu_count()} threads"
+    return BackendInfo(
+        name="mlx",
+        available=True,
+        accelerated=metal,
+        device=device,
+        default_dtype="bfloat16" if metal else "float32",
+        dtypes=DTYPES,
+        versions={"mlx": version("mlx")},
+        note="" if metal else SLOW,
+    )
+
+
+def load(dtype: str) -> Backend:
+    """The backend, computing in one of `DTYPES`."""
+    from omnitide.backends.mlx.backend import MlxBackend
+
+    return MlxBackend(dtype, describe().device)

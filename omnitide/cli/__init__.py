@@ -1,0 +1,64 @@
+"""The command line: `omnitide generate`, `omnitide env`, `omnitide models`.
+
+Replies and results go to stdout, everything else to stderr. What the user can cause ends in one
+message and exit code 2, never in a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from omnitide.cli.terminal import abandon, say
+from omnitide.errors import OmnitideError
+
+FAILED = 2
+"""Exit code after a message."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells report it."""
+
+BROKEN_PIPE = 141
+"""Exit code when the reader of stdout has gone: 128 + SIGPIPE, as shells report it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Args:
+        argv: Arguments without the program's name; those of the process if None.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        code = _run(argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a reader that has gone can still be dealt with
+        return code
+    except KeyboardInterrupt:
+        say("error", "interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        abandon(sys.stdout)
+        return BROKEN_PIPE
+    except OmnitideError as error:
+        say("error", str(error))
+    except MemoryError as error:
+        say("error", f"not enough memory ({error}); lower --high-watermark or --max-pixels")
+    except OSError as error:
+        abandon(sys.stdout)
+        say("error", str(error))
+    return FAILED
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    # Imported here, so that Ctrl-C during the imports is met above.
+    from omnitide.cli.parser import parse
+
+    try:
+        options = parse(sys.argv[1:] if argv is None else argv)
+    except SystemExit as ended:  # --help and --version
+        return int(ended.code or 0)
+    command: int = options.command(options)
+    return command

@@ -1,0 +1,111 @@
+"""Attention over a step's live cells, in NumPy.
+
+Invariant: only live cells are gathered, so no dead row is ever multiplied by.
+
+The cells are in logical order, so what a query sees is a prefix of them. That one number a query
+replaces the mask: whole blocks of scores need none, and what no query of a block sees is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.backends.segments import equal_runs
+from omnitide.pages import PAGE_SIZE
+from omnitide.step import Step
+
+Floats = NDArray[Any]
+
+SCORES_AT_ONCE = 1 << 21
+"""Scores of one block of queries; 8 MB in float32. Twice or half of it is no faster."""
+
+
+def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
+    """Rotate the pairs (i, i + head_dim / 2).
+
+    x (num_tokens, num_heads, head_dim); cos, sin (num_tokens, head_dim / 2). Dtype of x.
+    """
+    cos, sin = cos[:, None].astype(x.dtype), sin[:, None].astype(x.dtype)
+    first, second = np.split(x, 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def paged_attention(q: Floats, keys: Floats, values: Floats, step: Step, scale: float) -> Floats:
+    """Attention of the step's queries over one layer's pools; see `Backend.attention`."""
+    seen = np.searchsorted(step.orders, step.query_orders, side="right")
+    seeing = np.flatnonzero(seen)
+    out = np.zeros_like(q)
+    if len(seeing) == 0:
+        return out
+    seen = seen[seeing]
+    cells = slice(0, int(seen.max()))
+    page, row = np.divmod(step.slots[cells], PAGE_SIZE)
+    k = rotate(keys[page, :, row], step.cos[cells], step.sin[cells])
+    v = values[page, :, row]
+    queries = rotate(q, step.query_cos, step.query_sin)[seeing]
+
+    # Query heads of one KV head become rows of one matrix product: (kv_head, query x group, dim).
+    count, num_heads, head_dim = queries.shape
+    num_kv_heads = k.shape[1]
+    group = num_heads // num_kv_heads
+    grouped = queries.reshape(count, num_kv_heads, group, head_dim).transpose(1, 0, 2, 3)
+    rows = grouped.reshape(num_kv_heads, count * group, head_dim)
+    mixed = attend(rows, k.transpose(1, 0, 2), v.transpose(1, 0, 2), scale, np.repeat(seen, group))
+    spread = mixed.reshape(num_kv_heads, count, group, head_dim).transpose(1, 0, 2, 3)
+    out[seeing] = spread.reshape(queries.shape)
+    return out
+
+
+def segment_attention(
+    q: Floats, k: Floats, v: Floats, lengths: tuple[int, ...], scale: float
+) -> Floats:
+    """Full attention inside each segment; see `Backend.segment_attention`."""
+    out = np.empty_like(q)
+    _, num_heads, head_dim = q.shape
+    for start, count, length in equal_runs(lengths):
+        tokens = slice(start, start + count * length)
+        # (segment x head, token, dim): every segment and head is one matrix product of a batch.
+        batch = [
+            x[tokens].reshape(count, length, num_heads, head_dim).transpose(0, 2, 1, 3)
+            for x in (q, k, v)
+        ]
+        folded = [x.reshape(count * num_heads, length, head_dim) for x in batch]
+        mixed = attend(*folded, scale).reshape(count, num_heads, length, head_dim)
+        out[tokens] = mixed.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
+    return out
+
+
+def attend(
+    q: Floats, k: Floats, v: Floats, scale: float, seen: NDArray[np.int64] | None = None
+) -> Floats:
+    """Softmax attention of a batch.
+
+    Args:
+        q: (batch, num_rows, head_dim).
+        k, v: (batch, num_cells, head_dim), num_cells at least 1.
+        scale: Factor of the scores.
+        seen: How many leading cells each row sees, at least 1, shape (num_rows,). None: all.
+
+    Returns:
+        (batch, num_rows, head_dim).
+    """
+    batch, num_rows, _ = q.shape
+    num_cells = k.shape[1]
+    block = max(1, SCORES_AT_ONCE // (batch * num_cells))
+    out = np.empty_like(q)
+    for start in range(0, num_rows, block):
+        rows = slice(start, start + block)
+        most = num_cells if seen is None else int(seen[rows].max())
+        scores = (q[:, rows] * scale) @ k[:, :most].transpose(0, 2, 1)
+        if seen is not None:
+            # Cells that every row of the block sees need no mask.
+            least = int(seen[rows].min())
+            hidden = np.arange(least, most) >= seen[rows, None]
+            np.copyto(scores[:, :, least:], -np.inf, where=hidden)
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        out[:, rows] = (scores @ v[:, :most]) / scores.sum(axis=-1, keepdims=True)
+    return out

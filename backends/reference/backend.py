@@ -1,0 +1,166 @@
+"""The reference backend. Obvious code; matrix products go through BLAS."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from omnitide.backend import Pools
+from omnitide.backends import checks
+from omnitide.backends.pools import (
+    PagedPools,
+    check_append,
+    check_attention,
+    check_migrate,
+    grow_each,
+    pool_shape,
+)
+from omnitide.backends.reference import attention, gelu
+from omnitide.backends.weights import read_tensors
+from omnitide.backends.worker import Worker
+from omnitide.pages import PAGE_SIZE, Slots
+from omnitide.step import Step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Floats = NDArray[Any]
+
+
+class ReferenceBackend:
+    """`Backend` on NumPy arrays. Operations are described there."""
+
+    name = "reference"
+
+    def __init__(self, dtype: str, device: str) -> None:
+        self.dtype = dtype
+        self.device = device
+        self._dtype = np.dtype(dtype)
+        self._worker = Worker("omnitide-reference")
+
+    # -- arrays -------------------------------------------------------------------------------
+    def asarray(self, values: ArrayLike) -> Floats:
+        """A copy in the backend's dtype."""
+        return np.array(values, self._dtype)
+
+    def to_numpy(self, array: Floats) -> Floats:
+        """A copy on the host."""
+        return np.array(array)
+
+    def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Floats]:
+        """The named tensors, converted one at a time."""
+        return {name: values.astype(self._dtype) for name, values in read_tensors(path, names)}
+
+    def concat(self, arrays: Sequence[Floats], axis: int = 0) -> Floats:
+        """Arrays joined along an axis."""
+        checks.check_concat(arrays, axis)
+        return np.concatenate(arrays, axis=axis)
+
+    def take(self, array: Floats, rows: ArrayLike) -> Floats:
+        """Rows by int indices."""
+        return array[checks.check_ints("take", "rows", rows, array.shape[0])]
+
+    # -- operations of models -------------------------------------------------------------------
+    def linear(self, x: Floats, weight: Floats, bias: Floats | None = None) -> Floats:
+        """x @ weight.T + bias."""
+        checks.check_linear(x, weight, bias)
+        # One matrix product, not one for each leading index.
+        out: Floats = x.reshape(-1, x.shape[-1]) @ weight.T
+        if bias is not None:
+            out += bias
+        return out.reshape(*x.shape[:-1], weight.shape[0])
+
+    def rms_norm(self, x: Floats, weight: Floats, eps: float) -> Floats:
+        """x / sqrt(mean(x^2) + eps) * weight."""
+        checks.check_norm("rms_norm", x, weight)
+        square = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(square + eps) * weight
+
+    def layer_norm(self, x: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
+        """(x - mean) / sqrt(variance + eps) * weight + bias."""
+        checks.check_norm("layer_norm", x, weight, bias)
+        centred = x - np.mean(x, axis=-1, keepdims=True)
+        variance = np.mean(centred * centred, axis=-1, keepdims=True)
+        return centred / np.sqrt(variance + eps) * weight + bias
+
+    def swiglu(self, gate: Floats, up: Floats) -> Floats:
+        """gate / (1 + exp(-gate)) * up."""
+        checks.check_shape("swiglu", "up", up, *gate.shape)
+        # Far below 0 the exponential overflows, and gate / inf is the 0 that is right.
+        with np.errstate(over="ignore"):
+            return gate / (1 + np.exp(-gate)) * up
+
+    def gelu(self, x: Floats) -> Floats:
+        """Exact GELU."""
+        return gelu.gelu(x)
+
+    def rotate(self, x: Floats, cos: ArrayLike, sin: ArrayLike) -> Floats:
+        """Rotate the pairs (i, i + head_dim / 2)."""
+        cosines, sines = np.asarray(cos), np.asarray(sin)
+        checks.check_rotate(x, cosines, sines)
+        return attention.rotate(x, cosines, sines)
+
+    def segment_attention(
+        self, q: Floats, k: Floats, v: Floats, lengths: Sequence[int], scale: float
+    ) -> Floats:
+        """Full attention inside each segment."""
+        checks.check_segments(q, k, v, lengths)
+        return attention.segment_attention(q, k, v, tuple(lengths), scale)
+
+    # -- the paged cache ------------------------------------------------------------------------
+    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
+        """Pools with undefined contents."""
+        shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
+        keys = [np.empty(shape, self._dtype) for _ in range(num_layers)]
+        values = [np.empty(shape, self._dtype) for _ in range(num_layers)]
+        return PagedPools(keys, values)
+
+    def grow_pools(self, pools: Pools, num_pages: int) -> None:
+        """Make the pools larger."""
+        grow_each(pools, num_pages, _grown)
+
+    def append(self, pools: Pools, layer: int, step: Step, k: Floats, v: Floats) -> None:
+        """Write k and v to `step.query_slots`."""
+        check_append(pools, layer, step, k, v)
+        page, row = np.divmod(step.query_slots, PAGE_SIZE)
+        pools.keys[layer][page, :, row] = k
+        pools.values[layer][page, :, row] = v
+
+    def attention(self, q: Floats, pools: Pools, layer: int, step: Step, scale: float) -> Floats:
+        """Attention over the live cells that each query may see."""
+        check_attention(q, pools, layer, step)
+        return attention.paged_attention(q, pools.keys[layer], pools.values[layer], step, scale)
+
+    def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
+        """Gather the rows of all layers, then write them."""
+        sources, destinations = check_migrate(pools, source, destination)
+        page, row = np.divmod(sources, PAGE_SIZE)
+        arrays = [*pools.keys, *pools.values]
+        moved = [array[page, :, row] for array in arrays]
+        page, row = np.divmod(destinations, PAGE_SIZE)
+        for array, rows in zip(arrays, moved, strict=True):
+            array[page, :, row] = rows
+
+    # -- running --------------------------------------------------------------------------------
+    def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` on the worker thread, so that an interrupt can't cut it short."""
+        return self._worker.run(function, *args, **kwargs)
+
+    def synchronize(self, *arrays: Floats) -> None:
+        """NumPy's work is done when a call returns."""
+
+    def peak_memory(self) -> int:
+        """Peak resident bytes of the process."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _grown(array: Floats, more_pages: int) -> Floats:
+    larger = np.empty((array.shape[0] + more_pages, *array.shape[1:]), array.dtype)
+    larger[: array.shape[0]] = array
+    return larger

@@ -1,0 +1,67 @@
+"""Checkpoints by repository name, through the cache of huggingface_hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from omnitide.errors import CheckpointError
+
+ALLOWED_FILES = ("*.safetensors", "*.json", "*.txt", "*.jinja")
+"""Weights, configuration, vocabulary and chat templates; never code, never a pickle."""
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def resolve(model: str) -> Path:
+    """The folder of a model given as a folder or as a repository name ("owner/name").
+
+    A folder of that name comes first. A repository is downloaded unless it is in the cache.
+
+    Raises:
+        CheckpointError: It is neither, or the download failed; the message says what to do.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if not _REPOSITORY.fullmatch(model) or model.startswith("."):
+        raise CheckpointError(
+            f"[checkpoint] a model is a folder or a repository name, got {model!r}; there is no "
+            "such folder, and a repository name reads owner/name, such as Qwen/Qwen2.5-Omni-3B"
+        )
+    return download(model)
+
+
+def download(repository: str) -> Path:
+    """Download a repository's weights and text files; the folder in the cache.
+
+    Raises:
+        CheckpointError: No network, no such repository, or no access to it.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        HTTPError,  # the HTTP client's own base class, whichever client this version uses
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=list(ALLOWED_FILES)))
+    except HFValidationError as error:
+        raise CheckpointError(f"[hub] {repository!r} is no repository name: {error}") from error
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"[hub] {repository} asks for consent; give it on its page, then log in with "
+            "`hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"[hub] there is no repository {repository} that you can read; check the spelling, or "
+            "log in with `hf auth login` if it is private"
+        ) from error
+    except (HTTPError, OSError) as error:
+        raise CheckpointError(
+            f"[hub] {repository} could not be downloaded and is not in the cache ({error}); check "
+            "the network, or give a folder that holds the model"
+        ) from error

@@ -1,0 +1,85 @@
+"""Layers that families share: weights with the one operation they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from omnitide.backend import Array, Backend
+
+Weights = Mapping[str, Array]
+"""Arrays by canonical tensor name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x @ weight.T + bias; weight (out, in), bias (out,) or None."""
+
+    weight: Array
+    bias: Array | None = None
+
+    @classmethod
+    def read(cls, weights: Weights, name: str) -> Linear:
+        """The layer stored as `<name>.weight` and, where there is one, `<name>.bias`."""
+        return cls(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+    def __call__(self, backend: Backend, x: Array) -> Array:
+        """x (..., in) -> (..., out)."""
+        return backend.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """Root-mean-square norm; weight (size,)."""
+
+    weight: Array
+    eps: float
+
+    @classmethod
+    def read(cls, weights: Weights, name: str, eps: float) -> RMSNorm:
+        """The layer stored as `<name>.weight`."""
+        return cls(weights[f"{name}.weight"], eps)
+
+    def __call__(self, backend: Backend, x: Array) -> Array:
+        """Same shape out."""
+        return backend.rms_norm(x, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Layer norm; weight and bias (size,)."""
+
+    weight: Array
+    bias: Array
+    eps: float
+
+    @classmethod
+    def read(cls, weights: Weights, name: str, eps: float) -> LayerNorm:
+        """The layer stored as `<name>.weight` and `<name>.bias`."""
+        return cls(weights[f"{name}.weight"], weights[f"{name}.bias"], eps)
+
+    def __call__(self, backend: Backend, x: Array) -> Array:
+        """Same shape out."""
+        return backend.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMLP:
+    """down(silu(gate(x)) * up(x))."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+
+    @classmethod
+    def read(cls, weights: Weights, name: str) -> GatedMLP:
+        """The layer stored as `<name>.gate_proj`, `.up_proj` and `.down_proj`."""
+        return cls(
+            Linear.read(weights, f"{name}.gate_proj"),
+            Linear.read(weights, f"{name}.up_proj"),
+            Linear.read(weights, f"{name}.down_proj"),
+        )
+
+    def __call__(self, backend: Backend, x: Array) -> Array:
+        """Same shape out."""
+        return self.down(backend, backend.swiglu(self.gate(backend, x), self.up(backend, x)))

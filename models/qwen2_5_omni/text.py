@@ -1,0 +1,94 @@
+"""The thinker's decoder: Qwen2 blocks over a paged cache of un-rotated keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numpy.typing import ArrayLike
+
+from omnitide.backend import Array, Backend, Pools
+from omnitide.models.layers import GatedMLP, Linear, RMSNorm, Weights
+from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.qwen2_5_omni.names import EMBEDDING, LM_HEAD
+from omnitide.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One block: attention over the cache, then the gated MLP, each after a norm."""
+
+    attention_norm: RMSNorm
+    q: Linear
+    k: Linear
+    v: Linear
+    o: Linear
+    mlp_norm: RMSNorm
+    mlp: GatedMLP
+
+    @classmethod
+    def read(cls, weights: Weights, name: str, eps: float) -> DecoderLayer:
+        """The block stored under `name`."""
+        return cls(
+            attention_norm=RMSNorm.read(weights, f"{name}.input_layernorm", eps),
+            q=Linear.read(weights, f"{name}.self_attn.q_proj"),
+            k=Linear.read(weights, f"{name}.self_attn.k_proj"),
+            v=Linear.read(weights, f"{name}.self_attn.v_proj"),
+            o=Linear.read(weights, f"{name}.self_attn.o_proj"),
+            mlp_norm=RMSNorm.read(weights, f"{name}.post_attention_layernorm", eps),
+            mlp=GatedMLP.read(weights, f"{name}.mlp"),
+        )
+
+
+class Decoder:
+    """The language model: token embeddings, blocks, final norm and vocabulary."""
+
+    def __init__(self, config: TextConfig, backend: Backend, weights: Weights) -> None:
+        self.config = config
+        self.backend = backend
+        self.embedding = weights[EMBEDDING]
+        self.layers = [
+            DecoderLayer.read(weights, f"model.layers.{layer}", config.rms_norm_eps)
+            for layer in range(config.num_layers)
+        ]
+        self.norm = RMSNorm.read(weights, "model.norm", config.rms_norm_eps)
+        self.lm_head = Linear(self.embedding if config.tied else weights[LM_HEAD])
+
+    def embed(self, tokens: ArrayLike) -> Array:
+        """Embeddings of token ids, shape (num_tokens, hidden_size)."""
+        return self.backend.take(self.embedding, tokens)
+
+    def forward_hidden(self, embeddings: Array, pools: Pools, step: Step) -> Array:
+        """Run the blocks; states before the final norm, shape (num_queries, hidden_size).
+
+        Changes `pools` at `step.query_slots`.
+
+        Args:
+            embeddings: Of the new tokens, shape (num_queries, hidden_size).
+            pools: The cache of this model.
+            step: Live cells, the new ones included.
+        """
+        config, backend = self.config, self.backend
+        num_tokens = embeddings.shape[0]
+        scale = config.head_dim**-0.5
+        x = embeddings
+        for index, layer in enumerate(self.layers):
+            normed = layer.attention_norm(backend, x)
+            q = layer.q(backend, normed).reshape((num_tokens, config.num_heads, config.head_dim))
+            k, v = (
+                part(backend, normed).reshape((num_tokens, config.num_kv_heads, config.head_dim))
+                for part in (layer.k, layer.v)
+            )
+            backend.append(pools, index, step, k, v)
+            seen = backend.attention(q, pools, index, step, scale)
+            x = x + layer.o(backend, seen.reshape((num_tokens, -1)))
+            x = x + layer.mlp(backend, layer.mlp_norm(backend, x))
+        return x
+
+    def logits(self, hidden: Array) -> Array:
+        """Logits of states that `forward_hidden` gave, shape (num_states, vocab_size)."""
+        return self.lm_head(self.backend, self.norm(self.backend, hidden))
+
+    def forward(self, embeddings: Array, pools: Pools, step: Step) -> Array:
+        """Run the blocks; logits of the last token alone, shape (vocab_size,). Changes `pools`."""
+        hidden = self.forward_hidden(embeddings, pools, step)
+        return self.logits(hidden[-1:]).reshape((-1,))

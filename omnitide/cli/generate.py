@@ -1,0 +1,100 @@
+"""`omnitide generate`: follow a stream, answer the questions, report."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from omnitide.cli import FAILED, INTERRUPTED
+from omnitide.cli.progress import make_meter
+from omnitide.cli.report import as_json, table
+from omnitide.cli.request import Request, read_request
+from omnitide.cli.sources import Sources
+from omnitide.cli.terminal import console, say, write_words
+from omnitide.cli.transcript import Transcript
+from omnitide.cli.words import Words
+from omnitide.errors import OmnitideError
+from omnitide.follow import follow
+from omnitide.loading import load
+from omnitide.response import Update
+from omnitide.session import Session
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Run the command.
+
+    The command line is checked first, then the media are opened, then the model is loaded. What
+    ends the stream early (it breaks off, a unit does not fit, Ctrl-C) ends it only: everything
+    up to there is reported.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        OmnitideError: Nothing could be begun.
+        BrokenPipeError: The reader of stdout has gone.
+    """
+    request = read_request(options)
+    screen = console()
+    with Sources(request) as sources:
+        session = _open_session(request)
+        return _follow(request, sources, session, screen)
+
+
+def _open_session(request: Request) -> Session:
+    model = load(request.model, backend=request.backend, dtype=request.dtype, media=request.media)
+    if not model.spec.trained:
+        say("note", "the model is untrained (random weights): its words mean nothing; give --model")
+    wanted = request.retention(model.defaults)
+    session = Session(
+        model,
+        policy=request.policy,
+        layout=request.layout,
+        retention=wanted,
+        media=request.media,
+        system_prompt=request.system_prompt,
+        max_tokens=request.max_tokens,
+        max_kv_size=request.max_kv_size,
+    )
+    used = session.retention
+    if used != wanted:
+        say(
+            "note",
+            f"--max-kv-size lowers the watermarks to {used.high_watermark:,} and "
+            f"{used.low_watermark:,}",
+        )
+    return session
+
+
+def _follow(request: Request, sources: Sources, session: Session, screen: Console) -> int:
+    transcript = Transcript()
+    words = Words(headed=request.verbose or len(request.questions) > 1)
+    meter = make_meter(screen, sources.seconds, request.verbose)
+    code, ended = 0, None
+    try:
+        for event in follow(session, sources.chunks(), request.questions, request.sampling):
+            if isinstance(event, Update):
+                meter.show(event)
+                continue
+            meter.pause()
+            transcript.add(event, session.time)
+            if not request.as_json:
+                words.show(event, session.time)
+    except KeyboardInterrupt:
+        code, ended = INTERRUPTED, "interrupted"
+    except OmnitideError as error:
+        code, ended = FAILED, str(error)
+    finally:
+        meter.pause()
+    if code == 0 and sources.broken is not None:
+        code, ended = FAILED, sources.broken
+    trained = session.model.spec.trained
+    if request.as_json:
+        write_words(as_json(transcript, session.stats(), trained, ended) + "\n")
+    else:
+        words.end_line()
+        screen.print(table(session.stats(), trained))
+    if ended is not None:
+        say("error", ended)
+    return code

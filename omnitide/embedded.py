@@ -1,0 +1,64 @@
+"""The embedded default: what `omnitide generate` runs when it is given nothing.
+
+The checkpoint is data: a folder `assets/default/` with weights is used as it is. As long as there
+is none, small random weights are made once and kept in the user's cache folder, as the clip is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from omnitide.media.clip import write_clip
+from omnitide.models.qwen2_5_omni.tiny import tiny_config, write_random_checkpoint
+
+CLIP_SECONDS = 60
+"""Length of the embedded clip: long enough to pass the default watermark."""
+
+CLIP_SIZE = 224
+"""Width and height of the embedded clip, pixels."""
+
+
+def default_checkpoint() -> Path:
+    """Folder of the embedded checkpoint, made if it is not there yet."""
+    shipped = Path(str(files("omnitide.assets") / "default"))
+    if (shipped / "model.safetensors").is_file():
+        return shipped
+    return _made_once("model", str(tiny_config()), write_random_checkpoint)
+
+
+def default_clip() -> Path:
+    """The embedded clip, a real MP4 with H.264 and AAC, made if it is not there yet."""
+
+    def write(folder: Path) -> None:
+        write_clip(folder / "clip.mp4", seconds=CLIP_SECONDS, width=CLIP_SIZE, height=CLIP_SIZE)
+
+    return _made_once("clip", f"{CLIP_SECONDS} s, {CLIP_SIZE} px", write) / "clip.mp4"
+
+
+def _made_once(kind: str, key: str, write: Callable[[Path], None]) -> Path:
+    """A cache folder whose contents `write` made; it appears whole or not at all."""
+    from omnitide import __version__
+
+    digest = hashlib.sha256(f"{__version__}\n{key}".encode()).hexdigest()[:16]
+    folder = user_cache_path("omnitide") / f"{kind}-{digest}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=folder.parent))
+    try:
+        write(made)
+        made.rename(folder)
+    except OSError:
+        # Another process was faster, or the disk is full: only the first is no error.
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder

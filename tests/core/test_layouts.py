@@ -1,0 +1,226 @@
+"""Layouts: where cells go, what is promoted, and the goals of design section 6 on whole streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omnitide.config import RetentionConfig
+from omnitide.errors import CapacityError, ConfigError
+from omnitide.history import History
+from omnitide.layouts import LAYOUTS, make_layout
+from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
+from omnitide.policies import make_policy
+from omnitide.units import Modality, Role, Unit, UnitBuilder, UnitKind
+
+CONFIG = RetentionConfig(2500, 1800)
+NUM_UNITS = 150
+
+
+def qwen(rng: np.random.Generator) -> Unit:
+    """Two seconds at 448 x 448 with sound: 566 tokens, 52 positions."""
+    builder = UnitBuilder().markers([1, 2])
+    pictures = [(t, r, q) for t in (0, 25) for r in range(16) for q in range(16)]
+    builder.content(3, pictures, Modality.IMAGE, advances=False)
+    builder.content(4, [(i, i, i) for i in range(50)], Modality.AUDIO).end_step()
+    return builder.markers([5, 6]).build(UnitKind.MEDIA)
+
+
+def minicpm(rng: np.random.Generator) -> Unit:
+    """One second: 64 tokens of picture, 10 of sound, now and then some words."""
+    builder = UnitBuilder().text([1, 2], Role.BOUNDARY)
+    builder.content(3, [(i, i, i) for i in range(64)], Modality.IMAGE).end_step()
+    builder.text([9], Role.BOUNDARY)
+    builder.content(4, [(i, i, i) for i in range(10)], Modality.AUDIO).end_step()
+    if rng.random() < 0.3:
+        builder.text(np.arange(rng.integers(4, 20)))
+    return builder.text([7], Role.BOUNDARY).build(UnitKind.MEDIA)
+
+
+def sliced(rng: np.random.Generator) -> Unit:
+    """One second with a source image and nine slices: 680 tokens and some words."""
+    builder = UnitBuilder().text([1, 2], Role.BOUNDARY)
+    offsets = [(i, i, i) for i in range(64)]
+    builder.content(3, offsets, Modality.IMAGE, Role.SOURCE_IMAGE).end_step()
+    builder.text([9], Role.BOUNDARY)
+    for _ in range(9):
+        builder.text([1], Role.BOUNDARY)
+        builder.content(3, offsets, Modality.IMAGE, Role.SLICE).end_step()
+        builder.text([9], Role.BOUNDARY)
+    builder.content(4, offsets[:10], Modality.AUDIO).end_step()
+    if rng.random() < 0.3:
+        builder.text(np.arange(rng.integers(4, 20)))
+    return builder.text([7], Role.BOUNDARY).build(UnitKind.MEDIA)
+
+
+STREAMS = {"qwen": qwen, "minicpm": minicpm, "sliced": sliced}
+
+
+@dataclass
+class Run:
+    """What a stream cost under a layout."""
+
+    live: int = 0
+    subblock_slots: int = 0
+    evictions: int = 0
+    rows_moved: int = 0
+    live_at_evictions: int = 0
+    largest: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Slots of active subblocks for each live cell, over the stream."""
+        return self.subblock_slots / self.live
+
+
+@pytest.fixture(scope="module")
+def runs(streams: Any) -> dict[tuple[str, str], Run]:
+    """Every stream under every layout, with OmniPick and fixed seeds."""
+    policy = make_policy("omnipick")
+    out = {}
+    for shape, make in STREAMS.items():
+        for name in LAYOUTS:
+            rng, layout, run = np.random.default_rng(0), make_layout(name), Run()
+            table, history = PageTable((2500 + 700) // PAGE_SIZE + 8), History()
+            system = UnitBuilder().text(np.arange(32)).build(UnitKind.SYSTEM)
+            for i in range(NUM_UNITS):
+                unit = make(rng) if i else system
+                survivors = policy.survivors(unit.cells, CONFIG)
+                history = history.append(unit, layout.place(table, survivors, unit.kind))
+                run.largest = max(run.largest, len(history))
+                if len(history) > CONFIG.high_watermark:
+                    history, _, moves = streams.evict(policy, layout, table, history, CONFIG)
+                    run.evictions += 1
+                    run.rows_moved += moves.rows_moved if moves else 0
+                    run.live_at_evictions += len(history)
+                    table.check_integrity(history.cells)
+                run.live += len(history)
+                run.subblock_slots += table.active_subblocks * SUBBLOCK_SIZE
+            out[shape, name] = run
+    return out
+
+
+@pytest.mark.parametrize("shape", list(STREAMS))
+def test_predictive_placement_reaches_the_goal_without_moving(runs: Any, shape: str) -> None:
+    run = runs[shape, "predictive"]
+    assert run.evictions >= 10
+    assert run.ratio <= 1.04
+    assert run.rows_moved == 0
+
+
+@pytest.mark.parametrize("shape", list(STREAMS))
+def test_native_placement_leaves_holes(runs: Any, shape: str) -> None:
+    run = runs[shape, "native"]
+    assert run.rows_moved == 0
+    assert run.ratio > 1.1
+    assert run.ratio > runs[shape, "predictive"].ratio + 0.05
+
+
+@pytest.mark.parametrize("shape", list(STREAMS))
+def test_the_layout_of_the_paper_moves_part_of_what_lives(runs: Any, shape: str) -> None:
+    run = runs[shape, "paper"]
+    assert 0 < run.rows_moved < 0.25 * run.live_at_evictions
+
+
+def test_the_layout_of_the_paper_packs_small_units_better_than_native(runs: Any) -> None:
+    assert runs["minicpm", "paper"].ratio < runs["minicpm", "native"].ratio - 0.05
+
+
+@pytest.mark.parametrize("shape", list(STREAMS))
+def test_layouts_do_not_change_what_is_kept(runs: Any, shape: str) -> None:
+    same = {(r.live, r.evictions, r.largest) for (s, _), r in runs.items() if s == shape}
+    assert len(same) == 1
+    assert same.pop()[2] <= CONFIG.high_watermark + 700
+
+
+def mask(*runs: tuple[int, bool]) -> np.ndarray:
+    return np.concatenate([np.full(n, flag) for n, flag in runs])
+
+
+def test_predictive_places_survivors_apart() -> None:
+    table, layout = PageTable(5), make_layout("predictive")
+    assert layout.place(table, mask((3, True)), UnitKind.SYSTEM).tolist() == [0, 1, 2]
+    slots = layout.place(table, mask((2, True), (3, False), (1, True)), UnitKind.MEDIA)
+    assert slots.tolist() == [64, 65, 128, 129, 130, 66]
+    slots = layout.place(table, mask((1, False), (1, True)), UnitKind.REPLY)
+    assert slots.tolist() == [131, 67]
+    assert table.page_class.tolist() == [
+        PageClass.MUST_KEEP,
+        PageClass.SELECTED_HISTORY,
+        PageClass.RECENT_CONTEXT,
+        PageClass.FREE,
+        PageClass.FREE,
+    ]
+
+
+def test_predictive_refuses_both_rings_at_once() -> None:
+    table, layout = PageTable(2), make_layout("predictive")
+    layout.place(table, mask((30, False)), UnitKind.MEDIA)
+    before = table.live.tobytes(), table.page_class.tobytes(), dict(table.cursors)
+    # Either ring alone would fit.
+    with pytest.raises(CapacityError, match=r"100 slots asked for, 98 are free"):
+        layout.place(table, mask((50, True), (50, False)), UnitKind.MEDIA)
+    assert (table.live.tobytes(), table.page_class.tobytes(), dict(table.cursors)) == before
+    assert len(set(layout.place(table, mask((50, True), (48, False)), UnitKind.MEDIA))) == 98
+
+
+@pytest.mark.parametrize(("every", "moves"), [(1, False), (4, True)])
+def test_predictive_migrates_only_once_tiles_are_sparse(every: int, moves: bool) -> None:
+    """Cells that nobody expected to go: three of four, everywhere."""
+    table, layout = PageTable(8), make_layout("predictive")
+    unit = UnitBuilder().text(np.arange(256)).build(UnitKind.TEXT)
+    slots = layout.place(table, np.ones(256, bool), unit.kind)
+    history = History().append(unit, slots)
+    keep = np.arange(256) % every == 0
+    table.release(history.cells["slot"][~keep])
+    history = history.keep(keep)
+    plan = layout.plan(table, history)
+    assert (plan is not None) is moves
+    if plan is not None:
+        assert plan.after.active_subblocks * SUBBLOCK_SIZE <= layout.slack * len(history)
+
+
+def test_the_paper_promotes_full_pages_of_cut_units_alone() -> None:
+    table, layout = PageTable(6), make_layout("paper")
+    history = History()
+    for count in (160, 64):
+        unit = UnitBuilder().text(np.arange(count)).build(UnitKind.MEDIA)
+        slots = layout.place(table, np.ones(count, bool), unit.kind)
+        history = history.append(unit, slots)
+    assert set(table.page_class.tolist()) == {PageClass.FREE, PageClass.RECENT_CONTEXT}
+    keep = mask((159, True), (1, False), (64, True))
+    table.release(history.cells["slot"][~keep])
+    history = history.keep(keep)
+    layout.settle(table, history)
+    # The second unit fills page 3 in part and page 2 beside the first; it is not cut.
+    assert table.page_class.tolist() == [
+        PageClass.SELECTED_HISTORY,
+        PageClass.SELECTED_HISTORY,
+        PageClass.RECENT_CONTEXT,
+        PageClass.RECENT_CONTEXT,
+        PageClass.FREE,
+        PageClass.FREE,
+    ]
+    table.release(np.array([5], np.int32))
+    assert layout.place(table, np.ones(1, bool), UnitKind.MEDIA).tolist() == [159]
+
+
+def test_the_paper_keeps_the_prefix_in_pages_of_its_own() -> None:
+    table, layout = PageTable(3), make_layout("paper")
+    layout.place(table, np.ones(5, bool), UnitKind.SYSTEM)
+    assert layout.place(table, np.ones(2, bool), UnitKind.MEDIA).tolist() == [64, 65]
+    assert table.page_class.tolist() == [PageClass.MUST_KEEP, PageClass.RECENT_CONTEXT, 0]
+
+
+@pytest.mark.parametrize("name", list(LAYOUTS))
+def test_layouts_by_name(name: str) -> None:
+    assert make_layout(name).name == name
+
+
+def test_an_unknown_layout_is_named() -> None:
+    message = r"\[layout\] expected one of predictive, paper, native; got 'eager'"
+    with pytest.raises(ConfigError, match=message):
+        make_layout("eager")
