@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (teaches NumPy the name "bfloat16", which safetensors asks for)
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 

@@ -22,7 +22,7 @@ def resolve(model: str) -> Path:
         CheckpointError: It is neither, or the download failed; the message says what to do.
     """
     folder = Path(model).expanduser()
-    if folder.is_dir():
+    if model and folder.is_dir():
         return folder
     if not _REPOSITORY.fullmatch(model) or model.startswith("."):
         raise CheckpointError(
@@ -42,7 +42,7 @@ def download(repository: str) -> Path:
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
-        HTTPError,  # the HTTP client's own base class, whichever client this version uses
+        HTTPError,  # type: ignore[attr-defined]  # of the HTTP client, whichever this version uses
         RepositoryNotFoundError,
     )
 

@@ -45,12 +45,9 @@ class TextTokenizer:
         whole, vocab, merges = (
             folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt")
         )
-        # The tokenizers library raises bare exceptions for files it can't parse, so they are
-        # parsed as JSON first.
         try:
             if whole.is_file():
-                json.loads(whole.read_text(encoding="utf-8"))
-                return cls(Tokenizer.from_file(str(whole)))
+                return cls(_from_text(whole.read_text(encoding="utf-8")))
             if vocab.is_file() and merges.is_file():
                 return cls(_from_parts(folder, vocab, merges))
         except (ValueError, OSError) as error:
@@ -114,6 +111,14 @@ def byte_level_bpe(
     by_id = sorted(special, key=lambda marker: special[marker])
     tokenizer.add_special_tokens([AddedToken(marker, normalized=False) for marker in by_id])
     return tokenizer
+
+
+def _from_text(text: str) -> Tokenizer:
+    """The tokenizer of the text of a tokenizer.json; ValueError if it is none."""
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises the base class and nothing narrower
+        raise ValueError(str(error)) from error
 
 
 def _from_parts(folder: Path, vocab: Path, merges: Path) -> Tokenizer:

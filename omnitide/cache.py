@@ -7,7 +7,9 @@ was before or as it is after, never between.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from omnitide.history import History
 from omnitide.layouts import Layout
 from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
-from omnitide.pages import PAGE_SIZE, PageTable
+from omnitide.pages import PAGE_SIZE, PageTable, Slots
 from omnitide.retention import RetentionPlan, RetentionPolicy, make_plan
 from omnitide.rotary import Rotary, Table
 from omnitide.step import Step
@@ -37,12 +39,16 @@ class CacheState:
         history: Units and cells.
         table: Where the cells lie.
         angles: Rotary tables of the cells, cosines then sines, at least (num_cells, head_dim).
+        stream: The model's own state of the stream (`OmniModel.new_stream`).
+        time: Second of the stream up to which the model has seen it.
         evictions, rows_moved: Counts since the start.
     """
 
     history: History
     table: PageTable
     angles: Table
+    stream: Any
+    time: float = 0.0
     evictions: int = 0
     rows_moved: int = 0
 
@@ -76,23 +82,30 @@ class BoundedCache:
             spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages
         )
         angles = np.empty((0, spec.head_dim), np.float32)
-        self.state = CacheState(History(), PageTable(capacity.pages), angles)
+        self.state = CacheState(
+            History(), PageTable(capacity.pages), angles, stream=model.new_stream()
+        )
 
     @property
     def history(self) -> History:
         """The committed history."""
         return self.state.history
 
-    def append(self, encoded: EncodedUnit) -> Array:
+    def append(self, encoded: EncodedUnit, **changes: Any) -> Array:
         """Check, allocate, prefill and record one unit. Logits of its last token.
+
+        Args:
+            encoded: The unit; without cells it changes nothing but what `changes` says.
+            **changes: Fields of the state to replace with it: `stream`, `time`.
 
         Raises:
             CapacityError: The unit does not fit; nothing has changed.
         """
+        self.evict()  # what an interrupt kept from being done after the last unit
         unit = encoded.unit
         if unit.kind != UnitKind.SYSTEM:  # the capacity was made around the system prefix
             self.capacity.check_fits(f"{unit.kind} unit", len(unit), len(self.history))
-        return self._grow(unit, encoded.embeddings, extend=False)
+        return self._grow(unit, encoded.embeddings, self.history.append, **changes)
 
     def open_reply(self, time: float | None) -> None:
         """Begin a reply unit, which stays open until `close_reply`."""
@@ -107,7 +120,7 @@ class BoundedCache:
             CapacityError: The reply is longer than what was kept free for it.
         """
         self.capacity.check_fits("reply", len(unit), len(self.history), is_reply=True)
-        return self._grow(unit, embeddings, extend=True)
+        return self._grow(unit, embeddings, self.history.extend)
 
     def close_reply(self) -> None:
         """End the open reply."""
@@ -156,18 +169,25 @@ class BoundedCache:
         """
         self.state.table.check_integrity(self.history.cells)
 
-    def _grow(self, unit: Unit, embeddings: Array, extend: bool) -> Array:
+    def _grow(
+        self,
+        unit: Unit,
+        embeddings: Array,
+        record: Callable[[Unit, Slots], History],
+        **changes: Any,
+    ) -> Array:
         state = self.state
-        table = state.table.copy()
-        self._make_room(table, len(unit))
-        survivors = self.policy.survivors(unit.cells, self.config)
-        slots = self.layout.place(table, survivors, unit.kind)
-        grow = state.history.extend if extend else state.history.append
-        history = grow(unit, slots)
-        before = len(state.history)
-        angles = append_rows(state.angles, before, self._angles(history, before))
-        logits = self._forward(embeddings, history, angles, before)
-        self.state = replace(state, history=history, table=table, angles=angles)
+        table, history, angles = state.table, state.history, state.angles
+        logits: Array = None
+        if len(unit):
+            table = table.copy()
+            self._make_room(table, len(unit))
+            survivors = self.policy.survivors(unit.cells, self.config)
+            history = record(unit, self.layout.place(table, survivors, unit.kind))
+            before = len(state.history)
+            angles = append_rows(angles, before, self._angles(history, before))
+            logits = self._forward(embeddings, history, angles, before)
+        self.state = replace(state, history=history, table=table, angles=angles, **changes)
         return logits
 
     def _make_room(self, table: PageTable, count: int) -> None:

@@ -90,8 +90,14 @@ class History:
         return replace(self, units=(*self.units[:-1], replace(self.open_unit(), open=False)))
 
     def keep(self, mask: NDArray[np.bool_]) -> History:
-        """The history of the cells where `mask` is true, laid out anew. Slots stay."""
-        cells = self.cells[mask]
+        """The history of the cells where `mask` is true, laid out anew. Slots stay.
+
+        Raises:
+            ValueError: The mask has another length.
+        """
+        if len(mask) != len(self.cells):
+            raise ValueError(f"[history] a mask of {len(mask)} for {len(self.cells)} cells")
+        cells = self.cells.compress(mask)  # ten times faster on records than indexing
         cells["position"], next_position = lay_out(cells)
         left = set(np.unique(cells["unit"]).tolist())
         units = tuple(u for u in self.units if u.id in left or u.open)

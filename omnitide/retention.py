@@ -119,7 +119,7 @@ def make_plan(policy: RetentionPolicy, history: History, config: RetentionConfig
             f"[retention] {policy.name} must return a boolean mask of {len(history)} cells, "
             f"got {keep.dtype} of shape {keep.shape}"
         )
-    kept = history.cells[keep]
+    kept = history.cells.compress(keep)
     positions, _ = lay_out(kept)
     plan = RetentionPlan(keep, positions - kept["position"])
     plan.validate(history)

@@ -31,8 +31,8 @@ class Sampler:
             kept[kept < kept.max() + np.log(config.min_p)] = -np.inf
         if 0 < config.top_k < len(kept):
             kept[np.argpartition(-kept, config.top_k)[config.top_k :]] = -np.inf
-        scaled = np.exp((kept - kept.max()) / config.temperature)
-        return int(self._random.choice(len(kept), p=scaled / scaled.sum()))
+        weights = np.cumsum(np.exp((kept - kept.max()) / config.temperature))
+        return int(np.searchsorted(weights, self._random.random() * weights[-1], side="right"))
 
 
 def log_softmax(logits: Logits) -> Logits:

@@ -76,9 +76,7 @@ class Session:
             raise ConfigError(f"[session] max_kv_size must be at least 1, got {max_kv_size}")
         self.model = model
         self.max_tokens = max_tokens
-        self.time = 0.0
         self._policy = make_policy(policy)
-        self._stream: Any = model.new_stream()
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._generated = 0
         self._decode_seconds = 0.0
@@ -97,6 +95,11 @@ class Session:
         self._run(self.cache.append, system)
 
     @property
+    def time(self) -> float:
+        """Second of the stream up to which the model has seen it."""
+        return self.cache.state.time
+
+    @property
     def capacity_tokens(self) -> int:
         """Tokens that the history can hold; for an unbounded policy, that the pools hold now."""
         bound = self.cache.capacity.tokens
@@ -109,14 +112,9 @@ class Session:
             CapacityError: The chunk has more tokens than fit; nothing has changed.
         """
 
-        def encode() -> tuple[EncodedUnit, Callable[[], None]]:
-            encoded, stream = self.model.encode_media(chunk, self._stream)
-
-            def commit() -> None:
-                self._stream = stream
-                self.time = max(self.time, chunk.stop)
-
-            return encoded, commit
+        def encode() -> tuple[EncodedUnit, dict[str, Any]]:
+            encoded, stream = self.model.encode_media(chunk, self.cache.state.stream)
+            return encoded, {"stream": stream, "time": max(self.time, chunk.stop)}
 
         return self._run(self._update, encode)
 
@@ -128,9 +126,7 @@ class Session:
             CapacityError: It has more tokens than fit; nothing has changed.
         """
         _refuse_empty("text", text)
-        return self._run(
-            self._update, lambda: (self.model.encode_text(text, self.time), lambda: None)
-        )
+        return self._run(self._update, lambda: (self.model.encode_text(text, self.time), {}))
 
     def ask(
         self, prompt: str, *, max_tokens: int | None = None, sampling: SamplingConfig | None = None
@@ -187,15 +183,13 @@ class Session:
 
     # -- on the backend's thread ----------------------------------------------------------------
 
-    def _update(self, encode: Callable[[], tuple[EncodedUnit, Callable[[], None]]]) -> Update:
+    def _update(self, encode: Callable[[], tuple[EncodedUnit, dict[str, Any]]]) -> Update:
         """Encode a unit, append it, and cut the history if that made it too long."""
         started = clock.perf_counter()
         self._return_to_user()
         moved = self.cache.state.rows_moved
-        encoded, commit = encode()
-        if len(encoded.unit):
-            self.cache.append(encoded)
-        commit()
+        encoded, changes = encode()
+        self.cache.append(encoded, **changes)
         eviction = self.cache.evict()
         seconds = clock.perf_counter() - started
         self._latencies.append(seconds)

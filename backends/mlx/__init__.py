@@ -38,7 +38,7 @@ def describe() -> BackendInfo:
     metal = bool(mx.metal.is_available())
     if metal:
         info = mx.device_info()
-        device = f"{info['device_name']}, Metal, {info['memory_size'] / 2**30:.0f} GiB"
+        device = f"{info['device_name']}, Metal, {int(info['memory_size']) / 2**30:.0f} GiB"
     else:
         device = f"CPU, {platform.machine()}, {os.cpu_count()} threads"
     return BackendInfo(

@@ -55,7 +55,7 @@ def step_arrays(step: Step) -> StepArrays:
         mask = "causal" if step.num_queries > 1 else None
     elif not step.visible.all():
         mask = mx.array(step.visible)
-        some = step.visible.any(axis=1)
+        some = np.asarray(step.visible.any(axis=1))
         sees = None if some.all() else mx.array(some[:, None, None])
     return StepArrays(
         page=mx.array(page),

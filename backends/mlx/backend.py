@@ -35,6 +35,11 @@ from omnitide.step import Step
 P = ParamSpec("P")
 R = TypeVar("R")
 
+CACHE_LIMIT = 1 << 30
+"""Bytes of freed buffers that MLX keeps for re-use on Metal. Gathers differ in size from step to
+step, and MLX's own limit, nearly all of the memory, would be reached in a long stream. On the CPU
+MLX's limit is 32 MiB."""
+
 
 class MlxBackend:
     """`Backend` on MLX arrays. Operations are described there.
@@ -51,8 +56,7 @@ class MlxBackend:
         self._dtype = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[dtype]
         self._last_step: tuple[Step, StepArrays] | None = None
         self._worker = Worker("omnitide-mlx")
-        # The thread's stream exists from here on, and so is the one that all its work goes to.
-        self._worker.run(lambda: mx.synchronize(mx.default_stream(mx.default_device())))
+        self._worker.run(_prepare)
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -69,7 +73,7 @@ class MlxBackend:
         if "F64" in dtypes.values():
             # MLX's own reader refuses a file that holds float64.
             return {name: self.asarray(values) for name, values in read_tensors(path, dtypes)}
-        stored = mx.load(str(path))
+        stored: Any = mx.load(str(path))
         tensors = {}
         for name in dtypes:
             tensors[name] = stored.pop(name).astype(self._dtype)
@@ -189,6 +193,13 @@ class MlxBackend:
         if self._last_step is None or self._last_step[0] is not step:
             self._last_step = (step, step_arrays(step))
         return self._last_step[1]
+
+
+def _prepare() -> None:
+    """Make the worker thread's stream, and bound what MLX keeps of freed memory."""
+    mx.synchronize(mx.default_stream(mx.default_device()))
+    if mx.metal.is_available():
+        mx.set_cache_limit(CACHE_LIMIT)
 
 
 def _grown(array: Array, more_pages: int) -> Array:

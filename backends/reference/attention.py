@@ -68,12 +68,14 @@ def segment_attention(
     for start, count, length in equal_runs(lengths):
         tokens = slice(start, start + count * length)
         # (segment x head, token, dim): every segment and head is one matrix product of a batch.
-        batch = [
-            x[tokens].reshape(count, length, num_heads, head_dim).transpose(0, 2, 1, 3)
+        queries, keys, values = (
+            x[tokens]
+            .reshape(count, length, num_heads, head_dim)
+            .transpose(0, 2, 1, 3)
+            .reshape(count * num_heads, length, head_dim)
             for x in (q, k, v)
-        ]
-        folded = [x.reshape(count * num_heads, length, head_dim) for x in batch]
-        mixed = attend(*folded, scale).reshape(count, num_heads, length, head_dim)
+        )
+        mixed = attend(queries, keys, values, scale).reshape(count, num_heads, length, head_dim)
         out[tokens] = mixed.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
     return out
 

@@ -79,21 +79,24 @@ class ReferenceBackend:
         """x / sqrt(mean(x^2) + eps) * weight."""
         checks.check_norm("rms_norm", x, weight)
         square = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.sqrt(square + eps) * weight
+        out: Floats = x / np.sqrt(square + eps) * weight
+        return out
 
     def layer_norm(self, x: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
         """(x - mean) / sqrt(variance + eps) * weight + bias."""
         checks.check_norm("layer_norm", x, weight, bias)
         centred = x - np.mean(x, axis=-1, keepdims=True)
         variance = np.mean(centred * centred, axis=-1, keepdims=True)
-        return centred / np.sqrt(variance + eps) * weight + bias
+        out: Floats = centred / np.sqrt(variance + eps) * weight + bias
+        return out
 
     def swiglu(self, gate: Floats, up: Floats) -> Floats:
         """gate / (1 + exp(-gate)) * up."""
         checks.check_shape("swiglu", "up", up, *gate.shape)
         # Far below 0 the exponential overflows, and gate / inf is the 0 that is right.
         with np.errstate(over="ignore"):
-            return gate / (1 + np.exp(-gate)) * up
+            out: Floats = gate / (1 + np.exp(-gate)) * up
+        return out
 
     def gelu(self, x: Floats) -> Floats:
         """Exact GELU."""

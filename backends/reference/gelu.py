@@ -45,7 +45,8 @@ def gelu(x: NDArray[Any]) -> NDArray[Any]:
     """x times the normal distribution function of x. Same shape and dtype."""
     z = np.minimum(np.abs(x) * math.sqrt(0.5), _FAR)
     tail = x * (0.5 * np.exp(-z * z) * _polynomial(_P, z) / _polynomial(_Q, z))
-    return np.where(x < 0, tail, x - tail)
+    out: NDArray[Any] = np.where(x < 0, tail, x - tail)
+    return out
 
 
 def _polynomial(coefficients: tuple[float, ...], z: NDArray[Any]) -> NDArray[Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from omnitide.config import FamilyDefaults, MediaOptions
-from omnitide.model import ModelSpec
 from omnitide.models.catalog import KnownCheckpoint
-from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config
+from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config, spec_of
 from omnitide.models.qwen2_5_omni.layout import Layout
 from omnitide.models.qwen2_5_omni.names import expected_tensors
 from omnitide.models.qwen2_5_omni.presets import PRESETS
@@ -38,15 +37,5 @@ def _known(name: str, config: ThinkerConfig) -> KnownCheckpoint:
             max_pixels=options.max_pixels,
         )
 
-    spec = ModelSpec(
-        name=name,
-        family="qwen2_5_omni",
-        num_layers=config.text.num_layers,
-        num_heads=config.text.num_heads,
-        num_kv_heads=config.text.num_kv_heads,
-        head_dim=config.text.head_dim,
-        vocab_size=config.text.vocab_size,
-        rotary=config.text.rotary,
-    )
     parameters = sum(prod(shape) for shape in expected_tensors(config).values())
-    return KnownCheckpoint(spec, parameters, count)
+    return KnownCheckpoint(spec_of(config, name), parameters, count)

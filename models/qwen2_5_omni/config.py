@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnitide.errors import CheckpointError
+from omnitide.model import ModelSpec
+from omnitide.models.section import Section
 from omnitide.rotary import Rotary
 
 VISION_ROPE_THETA = 10_000.0
@@ -111,6 +113,28 @@ class ThinkerConfig:
     seconds_per_chunk: int
 
 
+def spec_of(config: ThinkerConfig, name: str, trained: bool = True) -> ModelSpec:
+    """The shapes that the cache needs.
+
+    Args:
+        config: Of the checkpoint.
+        name: Of the checkpoint, for people to read.
+        trained: Whether its weights are.
+    """
+    text = config.text
+    return ModelSpec(
+        name=name,
+        family="qwen2_5_omni",
+        num_layers=text.num_layers,
+        num_heads=text.num_heads,
+        num_kv_heads=text.num_kv_heads,
+        head_dim=text.head_dim,
+        vocab_size=text.vocab_size,
+        rotary=text.rotary,
+        trained=trained,
+    )
+
+
 def parse_config(config: Mapping[str, Any]) -> ThinkerConfig:
     """The thinker's configuration from the contents of config.json.
 
@@ -123,12 +147,13 @@ def parse_config(config: Mapping[str, Any]) -> ThinkerConfig:
         if config.get(key):
             raise CheckpointError(
                 f"[config] weights must be in full precision, config.json has {key!r}; quantised "
-                "checkpoints are not supported yet: take the original one"
+                "checkpoints are not supported: take the original one"
             )
-    nested = config.get("thinker_config")
-    root = _Section(nested if isinstance(nested, dict) else config, "")
-    text_section = root.section("text_config")
-    text = _text(text_section, bool(root.get("tie_word_embeddings", False)))
+    root = Section(config, "config.json")
+    if config.get("thinker_config") is not None:
+        root = root.section("thinker_config")
+    # The decoder's own tie_word_embeddings says nothing: the thinker's decides.
+    text = _text(root.section("text_config"), bool(root.get("tie_word_embeddings", False)))
     vision = _vision(root.section("vision_config"))
     audio = _audio(root.section("audio_config"))
     for name, size in (("vision", vision.output_size), ("audio", audio.output_size)):
@@ -162,7 +187,7 @@ def parse_config(config: Mapping[str, Any]) -> ThinkerConfig:
     )
 
 
-def _text(section: _Section, tied: bool) -> TextConfig:
+def _text(section: Section, tied: bool) -> TextConfig:
     section.must_be("hidden_act", "silu")
     section.must_be("use_sliding_window", False)
     hidden, heads = section.count("hidden_size"), section.count("num_attention_heads")
@@ -185,7 +210,7 @@ def _text(section: _Section, tied: bool) -> TextConfig:
     )
 
 
-def _rotary(section: _Section, head_dim: int) -> Rotary:
+def _rotary(section: Section, head_dim: int) -> Rotary:
     """The decoder's rotary embedding, in either spelling."""
     if section.get("rope_parameters") is not None:
         rope = section.section("rope_parameters")
@@ -199,9 +224,8 @@ def _rotary(section: _Section, head_dim: int) -> Rotary:
             f"[config] {rope.path}: rope_type must be 'default', got {kind!r}; scaled rotary "
             "embeddings are not supported"
         )
-    sections = rope.get("mrope_section", [16, 24, 24])
-    well_formed = isinstance(sections, list) and all(type(s) is int and s >= 0 for s in sections)
-    if not well_formed or len(sections) != 3 or 2 * sum(sections) != head_dim:
+    sections = rope.counts("mrope_section", [16, 24, 24])
+    if len(sections) != 3 or 2 * sum(sections) != head_dim:
         raise CheckpointError(
             f"[config] {rope.path}: mrope_section must be three numbers that add up to half the "
             f"head size, {head_dim} / 2, got {sections!r}"
@@ -209,7 +233,7 @@ def _rotary(section: _Section, head_dim: int) -> Rotary:
     return Rotary(head_dim, theta, (sections[0], sections[1], sections[2]))
 
 
-def _vision(section: _Section) -> VisionConfig:
+def _vision(section: Section) -> VisionConfig:
     section.must_be("hidden_act", "silu")
     config = VisionConfig(
         hidden_size=section.count("hidden_size"),
@@ -222,7 +246,7 @@ def _vision(section: _Section) -> VisionConfig:
         temporal_patch_size=section.count("temporal_patch_size", default=2),
         merge_size=section.count("spatial_merge_size", default=2),
         window_size=section.count("window_size", default=112),
-        full_attention_layers=frozenset(section.get("fullatt_block_indexes", (7, 15, 23, 31))),
+        full_attention_layers=frozenset(section.counts("fullatt_block_indexes", [7, 15, 23, 31])),
     )
     if config.hidden_size % (4 * config.num_heads):
         raise CheckpointError(
@@ -239,7 +263,7 @@ def _vision(section: _Section) -> VisionConfig:
     return config
 
 
-def _audio(section: _Section) -> AudioConfig:
+def _audio(section: Section) -> AudioConfig:
     section.must_be("activation_function", "gelu")
     config = AudioConfig(
         hidden_size=section.count("d_model"),
@@ -261,48 +285,3 @@ def _audio(section: _Section) -> AudioConfig:
             f"got {config.num_bands} and {config.block_frames // 2}"
         )
     return config
-
-
-class _Section:
-    """Reads values out of one object of config.json and names it in every message."""
-
-    def __init__(self, values: Mapping[str, Any], path: str) -> None:
-        self.values = values
-        self.path = path or "config.json"
-
-    def section(self, key: str, optional: bool = False) -> _Section:
-        value = self.values.get(key)
-        if value is None and optional:
-            value = {}
-        if not isinstance(value, dict):
-            raise CheckpointError(f"[config] {self.path} must have an object {key}, got {value!r}")
-        return _Section(value, key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        value = self.values.get(key)
-        return default if value is None else value
-
-    def count(self, *keys: str, default: int | None = None) -> int:
-        """A whole number above 0 (0 too where a default says what it is for)."""
-        value = next((self.values[k] for k in keys if self.values.get(k) is not None), default)
-        if type(value) is not int or value < 1:
-            raise CheckpointError(
-                f"[config] {self.path}: {keys[0]} must be a positive integer, got {value!r}"
-            )
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise CheckpointError(
-                f"[config] {self.path}: {key} must be a positive number, got {value!r}"
-            )
-        return float(value)
-
-    def must_be(self, key: str, only: Any) -> None:
-        value = self.get(key, only)
-        if value != only:
-            raise CheckpointError(
-                f"[config] {self.path}: {key} must be {only!r}, got {value!r}, which is not "
-                "supported"
-            )

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from omnitide.backend import Array, Backend, Pools
 from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.errors import CheckpointError
-from omnitide.media.chunk import MediaChunk
+from omnitide.media.chunk import Frame, MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
 from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
 from omnitide.models.layers import Weights
 from omnitide.models.qwen2_5_omni.audio import AudioTower, num_audio_tokens
-from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config
-from omnitide.models.qwen2_5_omni.image import TEMPORAL_PATCH, prepare_frames
+from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config, spec_of
+from omnitide.models.qwen2_5_omni.image import TEMPORAL_PATCH, Grid, prepare_frames
 from omnitide.models.qwen2_5_omni.layout import Layout
 from omnitide.models.qwen2_5_omni.mel import MelStream
 from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
@@ -26,8 +26,6 @@ from omnitide.models.qwen2_5_omni.text import Decoder
 from omnitide.models.qwen2_5_omni.vision import VisionTower
 from omnitide.step import Step
 from omnitide.units import Modality, Unit, UnitBuilder, UnitKind
-
-FAMILY = "qwen2_5_omni"
 
 DEFAULTS = FamilyDefaults()
 
@@ -104,31 +102,23 @@ class QwenOmni:
             MediaError: Pictures or samples of a wrong shape.
         """
         builder = UnitBuilder()
-        pictures = sounds = None
-        grid = (0, 0, 0)
-        if chunk.frames:
-            patches, grid = prepare_frames(
-                chunk.frames,
-                min_pixels=min(self.defaults.min_pixels, self.media.max_pixels),
-                max_pixels=self.media.max_pixels,
-            )
-            pictures = self.vision.encode(patches, grid)
-        num_sounds = 0
+        sounds, num_sounds = None, 0
         if chunk.samples is not None:
             mel, stream = stream.push(chunk.samples)
             num_sounds = num_audio_tokens(len(mel))
-            if num_sounds:
-                sounds = self.audio.encode(mel)
+            sounds = self.audio.encode(mel) if num_sounds else None
         seconds_per_step = TEMPORAL_PATCH / self.media.fps
-        if chunk.frames and num_sounds and not chunk.still:
-            self.layout.film_with_sound(builder, grid, seconds_per_step, num_sounds)
-        else:
-            if chunk.frames and chunk.still:
+        pictures = None
+        if chunk.frames:
+            pictures, grid = self._encode_pictures(chunk.frames)
+            if chunk.still:
                 self.layout.still(builder, grid)
-            elif chunk.frames:
+            elif num_sounds:
+                self.layout.film_with_sound(builder, grid, seconds_per_step, num_sounds)
+            else:
                 self.layout.film(builder, grid, seconds_per_step)
-            if num_sounds:
-                self.layout.sound(builder, num_sounds)
+        if num_sounds and (chunk.still or not chunk.frames):
+            self.layout.sound(builder, num_sounds)
         unit = builder.build(UnitKind.MEDIA, chunk.start, chunk.seconds)
         return self.assemble(unit, pictures, sounds), stream
 
@@ -185,6 +175,14 @@ class QwenOmni:
         """Text of reply tokens, special tokens left out."""
         return self._template.tokenizer.decode(tokens)
 
+    def _encode_pictures(self, frames: Sequence[Frame]) -> tuple[Array, Grid]:
+        patches, grid = prepare_frames(
+            frames,
+            min_pixels=min(self.defaults.min_pixels, self.media.max_pixels),
+            max_pixels=self.media.max_pixels,
+        )
+        return self.vision.encode(patches, grid), grid
+
     def _embedded(self, unit: Unit) -> EncodedUnit:
         return EncodedUnit(unit, self.embed(unit.cells["token"]))
 
@@ -213,16 +211,7 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
             f"[checkpoint] the end-of-turn token must be below the vocabulary's size "
             f"{config.text.vocab_size}, got {largest}; tokenizer and config.json don't fit"
         )
-    spec = ModelSpec(
-        name=name,
-        family=FAMILY,
-        num_layers=config.text.num_layers,
-        num_heads=config.text.num_heads,
-        num_kv_heads=config.text.num_kv_heads,
-        head_dim=config.text.head_dim,
-        vocab_size=config.text.vocab_size,
-        rotary=config.text.rotary,
-        trained=checkpoint.config.get("trained", True) is not False,
-    )
+    trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
+    spec = spec_of(config, name, trained)
     weights = load_tensors(backend, tensors)
     return QwenOmni(config, backend, weights, template, spec, ends, media)

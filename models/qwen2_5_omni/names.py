@@ -7,7 +7,7 @@ used in memory. transformers 5 puts the decoder under "model.language_model." an
 
 from __future__ import annotations
 
-from omnitide.models.checkpoint import Shape
+from omnitide.models.headers import Shape
 from omnitide.models.qwen2_5_omni.config import AudioConfig, TextConfig, ThinkerConfig, VisionConfig
 
 LM_HEAD = "lm_head.weight"

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from tokenizers.pre_tokenizers import ByteLevel
 
 from omnitide.models.chat import CHATML
-from omnitide.models.checkpoint import INDEX_FILE, SINGLE_FILE, Shape
+from omnitide.models.headers import INDEX_FILE, SINGLE_FILE, Shape
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config
 from omnitide.models.qwen2_5_omni.names import EMBEDDING, LM_HEAD, expected_tensors
 from omnitide.models.tokenizer import byte_level_bpe
@@ -43,7 +43,10 @@ def tiny_config(
     vision_heads: int = 2,
     audio_hidden: int = 64,
 ) -> dict[str, Any]:
-    """config.json of a small model. The head size is the published one, 128, by default."""
+    """config.json of a small model. The head size is the published one, 128, by default.
+
+    "trained" is ours: it lets the command line say that the weights are random.
+    """
     return {
         "architectures": ["Qwen2_5OmniModel"],
         "model_type": "qwen2_5_omni",

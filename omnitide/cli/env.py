@@ -16,6 +16,7 @@ from rich.text import Text
 
 from omnitide.backends import BackendInfo, auto_backend, describe_backends
 from omnitide.cli.report import bytes_in_words
+from omnitide.cli.terminal import PlainConsole
 
 PACKAGES = (
     "omnitide",
@@ -42,7 +43,7 @@ def env(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(facts, indent=2))
     else:
-        _show(Console(markup=False, highlight=False, emoji=False), facts, infos, auto)
+        _show(PlainConsole(stderr=False), facts, infos, auto)
     return 0
 
 

@@ -10,13 +10,14 @@ from omnitide.cli import FAILED, INTERRUPTED
 from omnitide.cli.progress import make_meter
 from omnitide.cli.report import as_json, table
 from omnitide.cli.request import Request, read_request
-from omnitide.cli.sources import Sources
-from omnitide.cli.terminal import console, say, write_words
+from omnitide.cli.terminal import PlainConsole, say, write_words
 from omnitide.cli.transcript import Transcript
 from omnitide.cli.words import Words
+from omnitide.embedded import default_clip
 from omnitide.errors import OmnitideError
 from omnitide.follow import follow
 from omnitide.loading import load
+from omnitide.media.stream import MediaStream
 from omnitide.response import Update
 from omnitide.session import Session
 
@@ -36,16 +37,23 @@ def generate(options: argparse.Namespace) -> int:
         BrokenPipeError: The reader of stdout has gone.
     """
     request = read_request(options)
-    screen = console()
-    with Sources(request) as sources:
+    screen = PlainConsole(stderr=True)
+    with _open_media(request) as stream:
         session = _open_session(request)
-        return _follow(request, sources, session, screen)
+        return _follow(request, stream, session, screen)
+
+
+def _open_media(request: Request) -> MediaStream:
+    video = request.video
+    if request.model is None and not request.has_media:
+        video = str(default_clip())
+    return MediaStream(
+        video=video, audio=request.audio, images=request.images, options=request.media
+    )
 
 
 def _open_session(request: Request) -> Session:
     model = load(request.model, backend=request.backend, dtype=request.dtype, media=request.media)
-    if not model.spec.trained:
-        say("note", "the model is untrained (random weights): its words mean nothing; give --model")
     wanted = request.retention(model.defaults)
     session = Session(
         model,
@@ -57,6 +65,8 @@ def _open_session(request: Request) -> Session:
         max_tokens=request.max_tokens,
         max_kv_size=request.max_kv_size,
     )
+    if not model.spec.trained:
+        say("note", "the model is untrained (random weights): its words mean nothing; give --model")
     used = session.retention
     if used != wanted:
         say(
@@ -67,13 +77,13 @@ def _open_session(request: Request) -> Session:
     return session
 
 
-def _follow(request: Request, sources: Sources, session: Session, screen: Console) -> int:
+def _follow(request: Request, stream: MediaStream, session: Session, screen: Console) -> int:
     transcript = Transcript()
     words = Words(headed=request.verbose or len(request.questions) > 1)
-    meter = make_meter(screen, sources.seconds, request.verbose)
+    meter = make_meter(screen, stream.seconds, request.verbose)
     code, ended = 0, None
     try:
-        for event in follow(session, sources.chunks(), request.questions, request.sampling):
+        for event in follow(session, stream, request.questions, request.sampling):
             if isinstance(event, Update):
                 meter.show(event)
                 continue
@@ -87,8 +97,8 @@ def _follow(request: Request, sources: Sources, session: Session, screen: Consol
         code, ended = FAILED, str(error)
     finally:
         meter.pause()
-    if code == 0 and sources.broken is not None:
-        code, ended = FAILED, sources.broken
+    if code == 0 and stream.broken is not None:
+        code, ended = FAILED, stream.broken
     trained = session.model.spec.trained
     if request.as_json:
         write_words(as_json(transcript, session.stats(), trained, ended) + "\n")

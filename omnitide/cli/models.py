@@ -13,6 +13,7 @@ from rich.table import Table
 
 from omnitide.capacity import bounded_capacity
 from omnitide.cli.report import bytes_in_words
+from omnitide.cli.terminal import PlainConsole
 from omnitide.config import MediaOptions, RetentionConfig
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import SAMPLE_RATE
@@ -77,7 +78,7 @@ def models(options: argparse.Namespace) -> int:
         result = {"families": supported(), "checkpoints": [asdict(cost) for cost in costs]}
         print(json.dumps(result, indent=2))
     else:
-        _show(Console(markup=False, highlight=False, emoji=False), options, costs)
+        _show(PlainConsole(stderr=False), options, costs)
     return 0
 
 

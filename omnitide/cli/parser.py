@@ -1,51 +1,34 @@
-"""The options of every command. Defaults are read from where they stand, never written again."""
+"""The commands and their options. Defaults are read from where they stand, never written again."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import shutil
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 from omnitide import __version__
 from omnitide.backends import BACKENDS
+from omnitide.cli.options import (
+    Parser,
+    choice,
+    number,
+    number_or_none,
+    stated,
+    switch,
+    text,
+    texts,
+)
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
-from omnitide.errors import ConfigError
 from omnitide.layouts import LAYOUTS
+from omnitide.loading import load
 from omnitide.policies import POLICIES
 from omnitide.session import Session
 
 DEFAULT_PROMPT = "Describe what you see and hear."
 """Asked when no prompt is given."""
 
-MOST = 2**31 - 1
-"""Greatest count that an option takes: slots and positions are 32-bit integers."""
-
-_SESSION = {p.name: p.default for p in inspect.signature(Session).parameters.values()}
-_MEDIA, _SAMPLING, _RETENTION = MediaOptions(), SamplingConfig(), RetentionConfig()
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that raises our errors instead of printing its usage and leaving."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        width = min(shutil.get_terminal_size((100, 24)).columns, 100)
-        super().__init__(
-            allow_abbrev=False,
-            formatter_class=lambda prog: argparse.HelpFormatter(
-                prog, max_help_position=30, width=width
-            ),
-            **kwargs,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the arguments.
-
-        Raises:
-            ConfigError: Always.
-        """
-        raise ConfigError(f"{message}; see {self.prog} --help")
+_MEDIA, _SAMPLING, _KEPT = MediaOptions(), SamplingConfig(), RetentionConfig()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -77,45 +60,75 @@ def _add_generate(commands: Any) -> None:
         "clip. Replies go to stdout, everything else to stderr.",
     )
     parser.set_defaults(command=_run_generate)
-    add = parser.add_argument
-    add("--model", metavar="NAME", help="folder, or repository such as Qwen/Qwen2.5-Omni-3B")
-    add("--video", metavar="FILE", help="film to follow: a file or a URL")
-    add("--audio", metavar="FILE", help="sound to follow; beside --video, instead of the film's")
-    _repeat(parser, "--image", metavar="FILE", help="still picture before the stream")
-    add("--json", action="store_true", help="print one JSON object instead of words and table")
-    add("--verbose", action="store_true", help="say more: each question, progress without a screen")
+    text(parser, "NAME", "folder, or repository such as Qwen/Qwen2.5-Omni-3B", "--model")
+    text(parser, "FILE", "film to follow: a file or a URL", "--video")
+    text(parser, "FILE", "sound to follow; beside --video, instead of the film's", "--audio")
+    texts(parser, "FILE", "still picture before the stream", "--image")
+    switch(parser, "print one JSON object instead of words and table", "--json")
+    switch(parser, "say more: each question, progress without a screen", "--verbose")
+    _add_questions(parser.add_argument_group("questions"))
+    _add_sampling(parser.add_argument_group("sampling"))
+    _add_history(parser.add_argument_group("history"))
+    _add_media(parser.add_argument_group("stream"))
+    _add_machine(parser.add_argument_group("machine"))
 
-    group = parser.add_argument_group("questions")
-    add = group.add_argument
-    _repeat(group, "--prompt", "-p", metavar="TEXT", help=f"question; - reads stdin ({_is(DEFAULT_PROMPT)})")  # fmt: skip
-    _repeat(group, "--ask-at", metavar="SECONDS", type=float, help="when to ask, in the order of the prompts; a single prompt is asked each time (default: at the end)")  # fmt: skip
-    add("--system-prompt", metavar="TEXT", help="system message (default: the model's)")
-    _value(group, "--max-tokens", "-m", default=_SESSION["max_tokens"], help="longest reply")
 
-    group = parser.add_argument_group("sampling")
-    _value(group, "--temp", "--temperature", dest="temperature", type=float, default=_SAMPLING.temperature, help="0 takes the likeliest token")  # fmt: skip
-    _value(group, "--top-p", type=float, default=_SAMPLING.top_p, help="share of probability drawn from; 1 is off")  # fmt: skip
-    _value(group, "--top-k", default=_SAMPLING.top_k, help="likeliest tokens drawn from; 0 is off")
-    _value(group, "--min-p", type=float, default=_SAMPLING.min_p, help="least probability, as a share of the greatest; 0 is off")  # fmt: skip
+def _add_questions(group: Any) -> None:
+    asked = f"question; - reads stdin ({stated(DEFAULT_PROMPT)})"
+    texts(group, "TEXT", asked, "--prompt", "-p")
+    when = "when to ask, prompt by prompt; one prompt is asked each time (default: at the end)"
+    texts(group, "SECONDS", when, "--ask-at", type=float)
+    text(group, "TEXT", "system message (default: the model's)", "--system-prompt")
+    _add_max_tokens(group)
+
+
+def _add_sampling(group: Any) -> None:
+    temperature = ("--temp", "--temperature")
+    number(group, _SAMPLING.temperature, "0 is greedy", *temperature, dest="temperature")
+    number(group, _SAMPLING.top_p, "share of probability drawn from; 1 is off", "--top-p")
+    number(group, _SAMPLING.top_k, "likeliest tokens drawn from; 0 is off", "--top-k")
+    number(group, _SAMPLING.min_p, "least share of the greatest probability; 0 is off", "--min-p")
     group.add_argument("--seed", metavar="N", type=int, help="of the random numbers")
 
-    group = parser.add_argument_group("history")
-    _choice(group, "--policy", tuple(POLICIES), _SESSION["policy"], "what is kept")
-    _choice(group, "--layout", tuple(LAYOUTS), _SESSION["layout"], "where it lies")
-    _kept(group, "--high-watermark", "tokens above which the history is cut")
-    _kept(group, "--low-watermark", "tokens that a cut aims at")
-    _kept(group, "--recent-units", "newest units kept whole", "as many as fit")
-    _kept(group, "--image-sink", "tokens kept of an older picture")
-    _kept(group, "--audio-sink", "tokens kept of an older piece of sound")
-    _kept(group, "--text-budget", "tokens kept of older text and replies")
-    group.add_argument("--max-kv-size", metavar="N", type=_count, help="most tokens in memory; lowers the watermarks to fit")  # fmt: skip
 
-    group = parser.add_argument_group("stream")
-    _add_media(group)
+def _add_history(group: Any) -> None:
+    policy, layout = _default(Session, "policy"), _default(Session, "layout")
+    choice(group, tuple(POLICIES), policy, "what is kept", "--policy")
+    choice(group, tuple(LAYOUTS), layout, "where it lies", "--layout")
+    # None where not given: what the family of the model says then holds.
+    cut, aim = stated(_KEPT.high_watermark), stated(_KEPT.low_watermark)
+    number_or_none(group, f"tokens above which the history is cut ({cut})", "--high-watermark")
+    number_or_none(group, f"tokens that a cut aims at ({aim})", "--low-watermark")
+    number_or_none(group, "newest units kept whole (default: as many as fit)", "--recent-units")
+    for flag, of, default in (
+        ("--image-sink", "an older picture", _KEPT.image_sink),
+        ("--audio-sink", "an older piece of sound", _KEPT.audio_sink),
+        ("--text-budget", "older text and replies", _KEPT.text_budget),
+    ):
+        number_or_none(group, f"tokens kept of {of} ({stated(default)})", flag)
+    number_or_none(
+        group,
+        "most tokens in memory; lowers the watermarks to fit (default: none)",
+        "--max-kv-size",
+    )
 
-    group = parser.add_argument_group("machine")
-    _choice(group, "--backend", ("auto", *BACKENDS), "auto", "where it runs")
-    group.add_argument("--dtype", metavar="TYPE", help="float32, float16, bfloat16 or float64 (default: the backend's)")  # fmt: skip
+
+def _add_media(group: Any) -> None:
+    number(group, _MEDIA.fps, "frames taken a second", "--fps")
+    number(group, _MEDIA.chunk_seconds, "seconds of a unit", "--chunk-seconds")
+    pixels = "most pixels of a frame; larger ones are scaled down"
+    number(group, _MEDIA.max_pixels, pixels, "--max-pixels")
+
+
+def _add_machine(group: Any) -> None:
+    names = ("auto", *BACKENDS)
+    choice(group, names, _default(load, "backend"), "where it runs", "--backend")
+    dtypes = "float32, float16, bfloat16 or float64 (default: the backend's)"
+    text(group, "TYPE", dtypes, "--dtype")
+
+
+def _add_max_tokens(group: Any) -> None:
+    number(group, _default(Session, "max_tokens"), "longest reply", "--max-tokens", "-m")
 
 
 def _add_env(commands: Any) -> None:
@@ -125,7 +138,7 @@ def _add_env(commands: Any) -> None:
         description="Show versions and devices, and of each backend whether it can be used.",
     )
     parser.set_defaults(command=_run_env)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    switch(parser, "print one JSON object", "--json")
 
 
 def _add_models(commands: Any) -> None:
@@ -136,56 +149,19 @@ def _add_models(commands: Any) -> None:
         "frame rate and sound the tokens of a unit and a minute and the memory they take.",
     )
     parser.set_defaults(command=_run_models)
-    _value(parser, "--width", default=1920, help="pixels of the film")
-    _value(parser, "--height", default=1080, help="pixels of the film")
-    parser.add_argument("--no-audio", action="store_true", help="a film without sound")
+    number(parser, 1920, "pixels of the film", "--width")
+    number(parser, 1080, "pixels of the film", "--height")
+    switch(parser, "a film without sound", "--no-audio")
     _add_media(parser)
-    _value(parser, "--high-watermark", default=_RETENTION.high_watermark, help="tokens above which the history is cut")  # fmt: skip
-    _value(parser, "--max-tokens", "-m", default=_SESSION["max_tokens"], help="longest reply")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    cut = "tokens above which the history is cut"
+    number(parser, _KEPT.high_watermark, cut, "--high-watermark")
+    _add_max_tokens(parser)
+    switch(parser, "print one JSON object", "--json")
 
 
-def _add_media(group: Any) -> None:
-    _value(group, "--fps", type=float, default=_MEDIA.fps, help="frames taken a second")
-    _value(group, "--chunk-seconds", type=float, default=_MEDIA.chunk_seconds, help="seconds of a unit")  # fmt: skip
-    _value(group, "--max-pixels", default=_MEDIA.max_pixels, help="most pixels of a frame, larger ones are scaled down")  # fmt: skip
-
-
-def _value(group: Any, *flags: str, default: Any, help: str, **kwargs: Any) -> None:
-    """An option with a number."""
-    kwargs = {"type": _count, "metavar": "N", **kwargs}
-    group.add_argument(*flags, default=default, help=f"{help} ({_is(default)})", **kwargs)
-
-
-def _kept(group: Any, flag: str, help: str, unset: str | None = None) -> None:
-    """An option of the retention configuration; None where not given, for the family decides."""
-    default = unset or getattr(_RETENTION, flag.removeprefix("--").replace("-", "_"))
-    group.add_argument(flag, metavar="N", type=_count, help=f"{help} ({_is(default)})")
-
-
-def _choice(group: Any, flag: str, names: tuple[str, ...], default: str, help: str) -> None:
-    help = f"{help}: {', '.join(names)} ({_is(default)})"
-    group.add_argument(flag, choices=names, default=default, metavar="NAME", help=help)
-
-
-def _repeat(group: Any, *flags: str, help: str, **kwargs: Any) -> None:
-    help = help + "; may be repeated"
-    group.add_argument(*flags, action="append", default=[], help=help, **kwargs)
-
-
-def _is(default: object) -> str:
-    return f"default: {default}".replace("%", "%%")
-
-
-def _count(text: str) -> int:
-    """A whole number that fits 32 bits."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-    if not -MOST <= value <= MOST:
-        raise argparse.ArgumentTypeError(f"expected a number of at most {MOST:,}, got {text}")
-    return value
+def _default(function: Any, name: str) -> Any:
+    """The default of a parameter."""
+    return inspect.signature(function).parameters[name].default
 
 
 def _print_help(parser: Parser) -> int:

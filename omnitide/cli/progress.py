@@ -59,9 +59,9 @@ class ScreenMeter:
 
     def show(self, update: Update) -> None:
         """Renew the line."""
-        self._progress.start()
         text = describe(update, self._seconds)
-        self._progress.update(self._task, completed=update.time, description=text, refresh=True)
+        self._progress.update(self._task, completed=update.time, description=text)
+        self._progress.start()
 
     def pause(self) -> None:
         """Take the line down."""

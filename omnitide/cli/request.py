@@ -106,8 +106,12 @@ def read_request(options: argparse.Namespace) -> Request:
         as_json=options.json,
         verbose=options.verbose,
     )
-    if request.max_tokens < 1:
-        raise ConfigError(f"[generate] --max-tokens must be at least 1, got {request.max_tokens}")
+    for option, value in (
+        ("--max-tokens", options.max_tokens),
+        ("--max-kv-size", options.max_kv_size),
+    ):
+        if value is not None and value < 1:
+            raise ConfigError(f"[generate] {option} must be at least 1, got {value}")
     if request.system_prompt is not None:
         _check_text("--system-prompt", request.system_prompt)
     request.retention(DEFAULTS)  # contradictions show with any family's defaults

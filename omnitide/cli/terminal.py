@@ -38,13 +38,26 @@ def write_words(text: str) -> None:
     stream.flush()
 
 
-def console() -> Console:
-    """A console on stderr that takes no text for markup."""
-    return Console(stderr=True, markup=False, emoji=False, highlight=False)
+class PlainConsole(Console):
+    """A console that takes no text for markup, and lets a broken pipe be seen."""
+
+    def __init__(self, *, stderr: bool) -> None:
+        """stderr: whether it writes there; otherwise to stdout."""
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        """Say that the reader has gone, instead of leaving with a code of rich's own.
+
+        Raises:
+            BrokenPipeError: Always.
+        """
+        raise BrokenPipeError
 
 
 def say(kind: str, message: str) -> None:
     """Write `omnitide: kind: message` to stderr, if anybody listens."""
+    if sys.stderr is None:  # closed before the start; print would take stdout
+        return
     with contextlib.suppress(OSError):
         print(f"omnitide: {kind}: {printable(message)}", file=sys.stderr, flush=True)
 

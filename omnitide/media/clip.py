@@ -68,10 +68,11 @@ class ClipPicture:
 
     Attributes:
         width, height: Pixels as stored, before rotation.
-        fps: Frames a second; ignored where `times` is given.
-        times: Second at which each frame is shown, ascending: a variable frame rate.
+        fps: Frames a second; the last frame lasts 1 / fps.
+        times: Second at which each frame is shown, ascending, for a variable frame rate.
         delay: Second at which the picture starts. The content at second s of the film is the one
             painted for s.
+        stop: Second at which it ends; None for the end of the film.
         rotation: Degrees counter-clockwise by which a player turns the picture, a multiple of 90.
         paint: Content.
         codec, pixel_format, options: Of FFmpeg's encoder.
@@ -82,6 +83,7 @@ class ClipPicture:
     fps: float = 8.0
     times: tuple[float, ...] | None = None
     delay: float = 0.0
+    stop: float | None = None
     rotation: int = 0
     paint: Painter = paint_shapes
     codec: str = "libx264"
@@ -97,6 +99,7 @@ class ClipSound:
         sample_rate: Hertz.
         layout: FFmpeg's name of the channels; a `play` of one channel is copied to all.
         delay: Second at which the sound starts.
+        stop: Second at which it ends; None for the end of the film.
         play: Content.
         codec: Of FFmpeg's encoder.
         bit_rate: Bits a second; None takes the encoder's own.
@@ -105,6 +108,7 @@ class ClipSound:
     sample_rate: int = SAMPLE_RATE
     layout: str = "mono"
     delay: float = 0.0
+    stop: float | None = None
     play: Player = play_tones
     codec: str = "aac"
     bit_rate: int | None = None
@@ -152,9 +156,11 @@ def write_film(
         writers: list[Iterator[float]] = []
         # Every track is declared before the first packet, for the header needs them all.
         if picture is not None:
-            writers.append(_picture_writer(output, _add_picture(output, picture), picture, seconds))
+            stop = seconds if picture.stop is None else picture.stop
+            writers.append(_picture_writer(output, _add_picture(output, picture), picture, stop))
         if sound is not None:
-            writers.append(_sound_writer(output, _add_sound(output, sound), sound, seconds))
+            stop = seconds if sound.stop is None else sound.stop
+            writers.append(_sound_writer(output, _add_sound(output, sound), sound, stop))
         _run_in_step(writers)
 
 
@@ -191,47 +197,41 @@ def _add_sound(output: OutputContainer, sound: ClipSound) -> AudioStream:
 
 
 def _picture_writer(
-    output: OutputContainer, stream: VideoStream, picture: ClipPicture, seconds: float
+    output: OutputContainer, stream: VideoStream, picture: ClipPicture, stop: float
 ) -> Iterator[float]:
     """Encode frame after frame; yields the second reached."""
-    instants = _instants(picture, seconds)
-    instant = next(instants, None)
-    while instant is not None:
-        upcoming = next(instants, None)
+    for instant in _instants(picture, stop):
         pixels = picture.paint(instant, picture.height, picture.width)
         frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
         frame.time_base = Fraction(1, _TICKS)
         frame.pts = round(instant * _TICKS)
-        frame.duration = round((seconds if upcoming is None else upcoming) * _TICKS) - frame.pts
         output.mux(stream.encode(frame))
         yield instant
-        instant = upcoming
     output.mux(stream.encode(None))
 
 
-def _instants(picture: ClipPicture, seconds: float) -> Iterator[float]:
+def _instants(picture: ClipPicture, stop: float) -> Iterator[float]:
     if picture.times is not None:
         yield from picture.times
         return
     rate = Fraction(picture.fps).limit_denominator(1001)
-    for index in range(math.ceil((seconds - picture.delay) * rate)):
+    for index in range(math.ceil((stop - picture.delay) * rate)):
         yield picture.delay + float(index / rate)
 
 
 def _sound_writer(
-    output: OutputContainer, stream: AudioStream, sound: ClipSound, seconds: float
+    output: OutputContainer, stream: AudioStream, sound: ClipSound, stop: float
 ) -> Iterator[float]:
     """Encode a tenth of a second after the other; yields the second reached."""
-    first, last = round(sound.delay * sound.sample_rate), round(seconds * sound.sample_rate)
+    first, last = round(sound.delay * sound.sample_rate), round(stop * sound.sample_rate)
     step = sound.sample_rate // 10
     for start in range(first, last, step):
         count = min(step, last - start)
         samples = sound.play((start + np.arange(count)) / sound.sample_rate)
         channels = stream.layout.nb_channels
         planes = np.broadcast_to(np.atleast_2d(samples), (channels, count))
-        frame = av.AudioFrame.from_ndarray(
-            np.ascontiguousarray(planes, np.float32), format="fltp", layout=sound.layout
-        )
+        packed = np.ascontiguousarray(planes.T.reshape(1, -1), np.float32)
+        frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=sound.layout)
         frame.sample_rate = sound.sample_rate
         frame.time_base = Fraction(1, sound.sample_rate)
         frame.pts = start

@@ -6,6 +6,7 @@ out in order, the rest is counted, and `trouble` says what happened.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
@@ -23,7 +24,8 @@ MAX_JUMP = 3600.0
 MAX_RETURN = 10.0
 """Seconds by which time may fall back."""
 
-_SHORTFALL = 0.5
+_SHORTFALL = 0.25
+_CLOCK = re.compile(r"(\d+):(\d\d):(\d\d\.\d+)")
 
 F = TypeVar("F", VideoFrame, AudioFrame)
 
@@ -51,12 +53,15 @@ class Feed(Generic[F]):
         self._damaged = 0
         self._damaged_at = 0.0
         self._leap: str | None = None
+        # Asked now: a stream may not be touched once its container is closed.
+        self._announced_end = _announced_end(stream)
+        self._stream_tick = stream.time_base or Fraction(0)
 
     def prime(self) -> float | None:
         """Decode up to the first frame, which `read` hands out later, and return its time."""
         self._fill()
         if self._frames and self.first is None:
-            self.first = self._time_of(self._frames[0])
+            self.first = self._time = self._time_of(self._frames[0])
         return self.first
 
     def read(self) -> tuple[float, F] | None:
@@ -108,24 +113,9 @@ class Feed(Generic[F]):
             return None
         if self._demuxer.failure is not None:
             return self._demuxer.failure
-        announced = self._announced()
-        if announced is None:
-            return None
-        had = 0.0 if self.first is None else self._time + self._length - self.first
-        return f"{announced:.1f} s are announced" if had < announced - _SHORTFALL else None
-
-    def _announced(self) -> float | None:
-        """Length of the stream by its header, where containers state it for each track."""
-        names = self.stream.container.format.name.split(",")
-        if "mov" in names and self.stream.duration and self.stream.time_base:
-            return float(self.stream.duration * self.stream.time_base)
-        tag = self.stream.metadata.get("DURATION", "") if "matroska" in names else ""
-        hours, _, rest = tag.partition(":")
-        minutes, _, seconds = rest.partition(":")
-        try:
-            return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-        except ValueError:
-            return None
+        end = self._announced_end
+        short = end is not None and self._time + self._length < end - _SHORTFALL
+        return "its header announces more" if short else None
 
     def _fill(self) -> None:
         while not self._frames and not self.ended:
@@ -158,4 +148,16 @@ class Feed(Generic[F]):
 
     def _tick(self, frame: F) -> Fraction:
         """Seconds of a tick. PyAV leaves it out of the frames that a flushed decoder gives."""
-        return frame.time_base or self.stream.time_base or Fraction(0)
+        return frame.time_base or self._stream_tick
+
+
+def _announced_end(stream: AVStream) -> float | None:
+    """End of a stream by its header, where a container states it for each track. Seconds."""
+    names = stream.container.format.name.split(",")
+    if "mov" in names and stream.duration:
+        return float((stream.duration + (stream.start_time or 0)) * (stream.time_base or 0))
+    clock = _CLOCK.fullmatch(stream.metadata.get("DURATION", ""))
+    if "matroska" in names and clock is not None:
+        hours, minutes, seconds = clock.groups()
+        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    return None

@@ -23,6 +23,9 @@ TOLERANCE = 0.04
 Containers round time stamps, some by a whole frame of the codec; following each would tear sound.
 """
 
+MIXING = {"rematrix_maxval": "1.0"}
+"""Channels are weighted so that their sum stays within 1: two become their mean."""
+
 Samples = NDArray[np.float32]
 
 
@@ -85,7 +88,7 @@ class SoundTrack:
         torn = abs(second - expected) > TOLERANCE
         if self._resampler is None or torn or shape != self._shape:
             self._flush()
-            self._resampler = AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE)
+            self._resampler = AudioResampler("flt", "mono", SAMPLE_RATE, options=MIXING)
             self._shape = shape
             self._anchor, self._seconds_in = second, 0.0
             self._cursor = round(second * SAMPLE_RATE)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
+from av.codec.context import ThreadType
 from av.container import InputContainer
 from av.stream import Disposition
 from av.video.frame import VideoFrame
@@ -80,6 +81,9 @@ def open_tracks(
         # One container for each track where it can be had: then neither waits for the other.
         again = stack.enter_context(open_container(source))
         heard = next(stream for stream in again.streams.audio if stream.index == heard.index)
+    if seen is not None and is_regular_file(source):
+        # Decoding whole frames in parallel holds some back, which a live stream should not.
+        seen.thread_type = ThreadType.AUTO
     picture, hearing = _feeds(seen, heard)
     feeds: list[AnyFeed] = [feed for feed in (picture, hearing) if feed is not None]
     for feed in feeds:

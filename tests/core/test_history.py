@@ -111,6 +111,13 @@ def test_an_open_unit_without_cells_outlives_an_eviction() -> None:
     assert history.cells["position"].tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.parametrize("length", [0, 4, 6])
+def test_a_mask_of_another_length_is_refused(length: int) -> None:
+    history = History().append(words(5), np.arange(5))
+    with pytest.raises(ValueError, match=rf"\[history\] a mask of {length} for 5 cells"):
+        history.keep(np.ones(length, bool))
+
+
 def test_an_abandoned_line_leaves_no_trace() -> None:
     history = History().append(words(5), np.arange(5))
     before = history.cells.tobytes(), history.units, history.next_position, history.next_order

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-import pytest
-
-HEAVY = ("mlx", "mlx_lm", "cupy", "av", "torch", "transformers", "PIL")
+BACKENDS = ("mlx", "mlx_lm", "cupy", "torch", "transformers")
+MEDIA = ("av", "PIL")
 
 CORE = (
+    "backend",
     "cache",
+    "capacity",
     "config",
     "history",
     "layouts",
     "migration",
+    "model",
     "pages",
     "policies",
     "positions",
@@ -25,12 +29,27 @@ CORE = (
 )
 
 
-@pytest.mark.parametrize("name", CORE)
-def test_the_core_imports_nothing_heavy(name: str) -> None:
-    code = (
-        f"import sys, omnitide.{name}; "
-        f"print([m for m in {HEAVY!r} if m in sys.modules], 'numpy' in sys.modules)"
-    )
+def loaded(before: str, names: tuple[str, ...]) -> list[str]:
+    """Which of `names` a fresh interpreter has loaded after `before` and all core modules."""
+    imports = "; ".join(f"import omnitide.{name}" for name in CORE)
+    code = f"{before}; {imports}; print(*[m for m in {('numpy', *names)!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[] True"
+    return done.stdout.split()
+
+
+def test_the_package_imports_no_backend() -> None:
+    assert loaded("import sys, omnitide", BACKENDS) == ["numpy"]
+
+
+def test_the_core_alone_imports_no_media_library() -> None:
+    """The package's front door, which leads to the media reader too, is replaced by a bare one."""
+    spec = importlib.util.find_spec("omnitide")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = str(Path(spec.origin).parent)
+    bare = (
+        "import sys, types; package = types.ModuleType('omnitide'); "
+        f"package.__path__ = [{folder!r}]; sys.modules['omnitide'] = package"
+    )
+    assert loaded(bare, (*BACKENDS, *MEDIA)) == ["numpy"]

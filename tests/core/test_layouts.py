@@ -12,6 +12,7 @@ from omnitide.config import RetentionConfig
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
 from omnitide.layouts import LAYOUTS, make_layout
+from omnitide.migration import cut_cells, plan_tile_mode
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
 from omnitide.policies import make_policy
 from omnitide.units import Modality, Role, Unit, UnitBuilder, UnitKind
@@ -167,20 +168,22 @@ def test_predictive_refuses_both_rings_at_once() -> None:
     assert len(set(layout.place(table, mask((50, True), (48, False)), UnitKind.MEDIA))) == 98
 
 
-@pytest.mark.parametrize(("every", "moves"), [(1, False), (4, True)])
-def test_predictive_migrates_only_once_tiles_are_sparse(every: int, moves: bool) -> None:
-    """Cells that nobody expected to go: three of four, everywhere."""
-    table, layout = PageTable(8), make_layout("predictive")
-    unit = UnitBuilder().text(np.arange(256)).build(UnitKind.TEXT)
-    slots = layout.place(table, np.ones(256, bool), unit.kind)
+@pytest.mark.parametrize(("live", "moves"), [(128, False), (127, True)])
+def test_predictive_migrates_only_once_tiles_are_sparse(live: int, moves: bool) -> None:
+    """Five subblocks behind two free pages: 128 cells would fit four, but 1.25 * 128 is 160."""
+    table, layout = PageTable(5), make_layout("predictive")
+    slots = np.concatenate([np.arange(b * 32, b * 32 + 26) for b in range(4, 9)]).astype(np.int32)
+    table.take(slots, PageClass.SELECTED_HISTORY)
+    unit = UnitBuilder().text(np.arange(len(slots))).build(UnitKind.TEXT)
     history = History().append(unit, slots)
-    keep = np.arange(256) % every == 0
-    table.release(history.cells["slot"][~keep])
+    keep = np.arange(len(slots)) < live
+    table.release(slots[~keep])
     history = history.keep(keep)
+    assert plan_tile_mode(table, cut_cells(history)) is not None
     plan = layout.plan(table, history)
     assert (plan is not None) is moves
     if plan is not None:
-        assert plan.after.active_subblocks * SUBBLOCK_SIZE <= layout.slack * len(history)
+        assert (plan.before.active_subblocks, plan.after.active_subblocks) == (5, 4)
 
 
 def test_the_paper_promotes_full_pages_of_cut_units_alone() -> None:

@@ -152,7 +152,12 @@ def test_moved_cells_keep_their_class() -> None:
     table.take(np.array([160], np.int32), PageClass.SELECTED_HISTORY)
     plan = plan_tile_mode(table, np.array([128, 129, 160, 192], np.int32))
     assert plan is not None
-    assert dict(zip(plan.source, plan.destination, strict=True)) == {128: 0, 129: 1, 160: 2, 192: 64}
+    assert dict(zip(plan.source, plan.destination, strict=True)) == {
+        128: 0,
+        129: 1,
+        160: 2,
+        192: 64,
+    }
     assert (plan.before, plan.after) == (Footprint(2, 3, 256), Footprint(2, 2, 128))
     assert plan.summary() == "4 rows: pages 2 -> 2, subblocks 3 -> 2"
     table.move(*plan.arrays())
@@ -194,7 +199,13 @@ def test_bad_plans_are_refused(source: Any, destination: Any, message: str) -> N
 
 @pytest.mark.parametrize(
     ("pages", "subblocks", "span", "smaller"),
-    [(4, 8, 640, False), (3, 8, 640, True), (4, 7, 640, True), (4, 8, 64, False), (5, 7, 640, True)],
+    [
+        (4, 8, 640, False),
+        (3, 8, 640, True),
+        (4, 7, 640, True),
+        (4, 8, 64, False),
+        (5, 7, 640, True),
+    ],
 )
 def test_a_footprint_is_smaller_if_pages_or_subblocks_fall(
     pages: int, subblocks: int, span: int, smaller: bool

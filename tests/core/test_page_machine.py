@@ -216,12 +216,12 @@ class Life(RuleBasedStateMachine):
         unit = self.streams.build(data.draw(self.streams.units))
         table, history = self.table.copy(), self.history
         if len(unit) <= table.num_free:
-            history = history.append(unit, self.layout.place(table, self.survivors(unit), unit.kind))
+            history = history.append(
+                unit, self.layout.place(table, self.survivors(unit), unit.kind)
+            )
             if len(history):
                 config = data.draw(self.streams.configs())
-                history, _, _ = self.streams.evict(
-                    self.policy, self.layout, table, history, config
-                )
+                history, _, _ = self.streams.evict(self.policy, self.layout, table, history, config)
             table.check_integrity(history.cells)
         assert frozen(self.table, self.history) == before
 

@@ -39,12 +39,6 @@ def slow_lay_out(tokens: list[Any], start: int = 0) -> tuple[list[list[int]], in
     return positions, counter
 
 
-def chunks(values: list[Any], cuts: list[int]) -> list[list[Any]]:
-    """`values` cut at the indices `cuts`."""
-    edges = [0, *sorted(cuts), len(values)]
-    return [values[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-
-
 def history_of(streams: Any, sketches: list[Any]) -> tuple[History, list[Any]]:
     """The history of a stream and its plain tokens; slots are the orders."""
     history = History()
@@ -233,7 +227,9 @@ def test_layouts_of_qwen_follow_tmrope(seed: int) -> None:
             builder.text([1], Role.BOUNDARY)
             word(1)
             count = 1 if kind == "image" else frames
-            seen = [(25 * k, r, q) for k in range(count) for r in range(height) for q in range(width)]
+            seen = [
+                (25 * k, r, q) for k in range(count) for r in range(height) for q in range(width)
+            ]
             builder.content(2, seen, Modality.IMAGE).end_step()
             expected += [(counter + t, counter + r, counter + q) for t, r, q in seen]
             counter += max(25 * (count - 1), height - 1, width - 1) + 1

@@ -70,9 +70,7 @@ def test_scores_depend_on_distance_alone() -> None:
     def score(a: int, b: int) -> float:
         return math.fsum(
             x * y
-            for x, y in zip(
-                turn(query, [a] * 3, rotary), turn(key, [b] * 3, rotary), strict=True
-            )
+            for x, y in zip(turn(query, [a] * 3, rotary), turn(key, [b] * 3, rotary), strict=True)
         )
 
     cos, sin = rotary.tables(np.array([[1_000_000] * 3, [999_983] * 3], np.int32))

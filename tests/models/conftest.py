@@ -95,8 +95,20 @@ class BareCache:
         )
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Evict the cells where `mask` is false and poison their rows."""
+        """Evict the cells where `mask` is false and fill their rows with NaN."""
+        freed = self.history.cells["slot"][~mask]
         self.history = self.history.keep(mask)
+        if not len(freed):
+            return
+        spec, backend = self.model.spec, self.model.backend
+        orders = np.arange(len(freed), dtype=np.int32)
+        cos, sin = spec.rotary.tables(np.zeros((len(freed), 3), np.int32))
+        step = Step(freed, orders, cos, sin, freed, orders, cos, sin)
+        poison = backend.asarray(
+            np.full((len(freed), spec.num_kv_heads, spec.head_dim), np.nan, np.float32)
+        )
+        for layer in range(spec.num_layers):
+            backend.append(self.pools, layer, step, poison, poison)
 
 
 @pytest.fixture

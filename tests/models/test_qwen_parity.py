@@ -138,7 +138,13 @@ def pair(
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("size", SIZES)
 def test_logits(
-    size: str, seed: int, case: str, pair: Any, reference: Backend, bare_cache: Any, assert_close: Any
+    size: str,
+    seed: int,
+    case: str,
+    pair: Any,
+    reference: Backend,
+    bare_cache: Any,
+    assert_close: Any,
 ) -> None:
     model, thinker = pair(reference, seed, **SIZES[size])
     clip = _clip(case, seed)

@@ -70,11 +70,12 @@ def test_arrays_live_on_from_call_to_call(any_backend: Backend) -> None:
 
 @pytest.mark.parametrize("interrupts", [1, 3])
 def test_an_interrupt_waits_for_the_call(any_backend: Backend, interrupts: int) -> None:
-    started, done = threading.Event(), threading.Event()
+    started, sent, done = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
         started.set()
-        time.sleep(0.3)
+        sent.wait(5)
+        time.sleep(0.1)
         done.set()
 
     def interrupt() -> None:
@@ -82,6 +83,7 @@ def test_an_interrupt_waits_for_the_call(any_backend: Backend, interrupts: int) 
         for _ in range(interrupts):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             time.sleep(0.05)
+        sent.set()
 
     thread = threading.Thread(target=interrupt)
     thread.start()
@@ -95,16 +97,18 @@ def test_an_interrupt_waits_for_the_call(any_backend: Backend, interrupts: int) 
 
 
 def test_an_interrupt_outlasts_an_error_of_the_call(any_backend: Backend) -> None:
-    started = threading.Event()
+    started, sent = threading.Event(), threading.Event()
 
     def fail() -> None:
         started.set()
-        time.sleep(0.2)
+        sent.wait(5)
+        time.sleep(0.1)
         raise Refused
 
     def interrupt() -> None:
         started.wait(5)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        sent.set()
 
     thread = threading.Thread(target=interrupt)
     thread.start()

@@ -1,0 +1,145 @@
+"""The program and what is around it: pipes that break, full disks, closed streams, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omnitide.cli import main
+
+Program = Callable[..., Any]
+
+unix = pytest.mark.skipif(sys.platform == "win32", reason="signals and /dev are Unix's")
+
+
+@unix
+def test_reader_of_words_that_leaves(
+    start: Callable[..., subprocess.Popen[str]], media: Path
+) -> None:
+    with start("generate", "--image", media / "picture.png", "-m", 5000) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.read(3)
+        process.stdout.close()
+        err = process.stderr.read()
+    assert len(first) == 3
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+    assert "error" not in err
+
+
+@unix
+@pytest.mark.parametrize("command", ["env", "models"])
+def test_reader_that_never_came(start: Callable[..., subprocess.Popen[str]], command: str) -> None:
+    with start(command) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert err == ""
+
+
+@unix
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_full_disk(program: Program, media: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = program("generate", "--image", media / "picture.png", "-m", 3, stdout=full)
+    assert result.code == 2
+    assert "omnitide: error: " in result.err
+    assert "No space left" in result.err
+
+
+@unix
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-"])
+def test_closed_streams(program_in_shell: Program, media: Path, closed: str) -> None:
+    result = program_in_shell(f"generate --image {media / 'picture.png'} -m 4 {closed}")
+    assert result.returncode == 0
+    assert (len(result.stdout.strip()) > 0) == (closed != "1>&-")
+    assert ("tokens/s" in result.stderr) == (closed != "2>&-")
+    assert "untrained" not in result.stdout
+
+
+@pytest.fixture
+def program_in_shell(cache_home: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs `omnitide LINE` through a shell."""
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        command = f'XDG_CACHE_HOME="{cache_home}" "{sys.executable}" -m omnitide {line}'
+        return subprocess.run(
+            command, shell=True, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return run
+
+
+@unix
+def test_interrupt_reports_what_was_reached(
+    start: Callable[..., subprocess.Popen[str]], media: Path
+) -> None:
+    options = ("--ask-at", 4, "-m", 50_000, "--json", "--verbose")
+    with start("generate", "--video", media / "film.mp4", *options) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # The first line of progress comes before the first question.
+        seen = [process.stderr.readline() for _ in range(2)]
+        assert "tokens seen" in seen[-1]
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    found = json.loads(out)
+    assert process.returncode == 130
+    assert err == "omnitide: error: interrupted\n"
+    assert found["broken"] == "interrupted"
+    (reply,) = found["text"]
+    assert reply["time"] == 4.0
+    assert reply["finish_reason"] is None
+    assert 0 < reply["tokens"] < 50_000
+    assert found["units"] == 5  # system prefix, two chunks, question, the reply begun
+
+
+@unix
+def test_interrupt_of_words_ends_the_line_and_shows_the_table(
+    start: Callable[..., subprocess.Popen[str]], media: Path
+) -> None:
+    with start("generate", "--image", media / "picture.png", "-m", 50_000) as process:
+        assert process.stdout is not None
+        first = process.stdout.read(2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (first + out).endswith("\n")
+    assert "tokens/s" in err
+    assert err.endswith("omnitide: error: interrupted\n")
+    assert "Traceback" not in err
+
+
+def test_interrupt_before_there_is_anything_to_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], media: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("omnitide.cli.generate.load", interrupted)
+    assert main(["generate", "--image", str(media / "picture.png")]) == 130
+    assert capsys.readouterr() == ("", "omnitide: error: interrupted\n")
+
+
+def test_memory_that_does_not_suffice_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], media: Path
+) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 2 TiB")
+
+    monkeypatch.setattr("omnitide.cli.generate.load", exhausted)
+    assert main(["generate", "--image", str(media / "picture.png")]) == 2
+    assert "Unable to allocate 2 TiB" in capsys.readouterr().err

@@ -1,0 +1,182 @@
+"""An interrupt or error anywhere leaves the session consistent, and its answers as they would be.
+
+A trace function raises at the n-th line of the core that an update or a reply runs through. Set
+OMNITIDE_EVERY_LINE=1 to try every n (minutes); otherwise every few.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import omnitide
+from omnitide import RetentionConfig, Session
+from omnitide.media.chunk import MediaChunk
+
+CORE = Path(omnitide.__file__).parent
+TRACED = {
+    str(CORE / name)
+    for name in (
+        "cache.py", "session.py", "history.py", "pages.py", "migration.py", "retention.py",
+        "positions.py", "growing.py", "policies/omnipick.py", "layouts/paper.py",
+        "layouts/predictive.py",
+    )
+}  # fmt: skip
+
+
+STRIDE = 1 if "OMNITIDE_EVERY_LINE" in os.environ else 7
+
+
+class Interrupted(Exception):
+    """Raised by the trace function."""
+
+
+@contextmanager
+def interrupt_at(line: int, kind: type[BaseException]) -> Iterator[list[int]]:
+    """Raise `kind` at the given count of lines of the core; yields the lines counted so far."""
+    count = [0]
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in TRACED:
+            return None
+        if event == "line":
+            count[0] += 1
+            if count[0] == line:
+                raise kind
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, model: Any, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session on this very thread, which a trace function can reach."""
+    monkeypatch.setattr(model.backend, "run", lambda f, *args, **kwargs: f(*args, **kwargs))
+    retention = RetentionConfig(260, 150, recent_units=1, text_budget=40, image_sink=3)
+    opened = Session(
+        model, retention=retention, layout=request.param, max_tokens=4, largest_unit=100
+    )
+    return opened
+
+
+def lines_of(action: Callable[[], object]) -> int:
+    """Lines of the core that an action runs through."""
+    with interrupt_at(-1, Interrupted) as count:
+        action()
+    return count[0]
+
+
+def remember(session: Session) -> Callable[[], None]:
+    """A function that puts state and pools back to what they are now."""
+    state, pools = session.cache.state, session.cache.pools
+    rows = [array.copy() for array in (*pools.keys, *pools.values)]
+
+    def restore() -> None:
+        session.cache.state = state
+        for array, row in zip((*pools.keys, *pools.values), rows, strict=True):
+            np.copyto(array, row)
+
+    return restore
+
+
+def answer(session: Session) -> list[tuple[int, bytes]]:
+    return [(r.token, r.logprobs.tobytes()) for r in session.ask("Well?", max_tokens=1)]
+
+
+@pytest.mark.parametrize("session", ["paper", "predictive"], indirect=True)
+def test_update_interrupted_at_any_line(session: Session, chunk: Callable[..., MediaChunk]) -> None:
+    """Before or after, never between: redoing what was not done gives the same answer."""
+    while session.stats().evictions < 2:
+        session.append_media(chunk(session.stats().units))
+    # The next update evicts, and in the paper's layout migrates.
+    while len(session.cache.history) + 62 <= 260:
+        session.append_media(chunk(session.stats().units))
+    restore, saved, new = remember(session), session.cache.state, chunk(99)
+
+    total = lines_of(lambda: session.append_media(new))
+    after = session.cache.state
+    assert after.evictions == saved.evictions + 1
+    if session.cache.layout.name == "paper":
+        assert after.rows_moved > saved.rows_moved
+    session.append_media(chunk(100))
+    expected = answer(session)
+
+    outcomes = set()
+    for line in range(1, total + 1, STRIDE):
+        restore()
+        kind = KeyboardInterrupt if line % 2 else Interrupted
+        with interrupt_at(line, kind), pytest.raises(kind):
+            session.append_media(new)
+        session.cache.check_integrity()
+        taken = session.cache.history.next_unit > saved.history.next_unit
+        outcomes.add(taken)
+        # The stream's own state moves with the history, or not at all.
+        assert (session.time > saved.time) == taken
+        if not taken:
+            assert session.cache.state is saved
+            session.append_media(new)
+        session.append_media(chunk(100))
+        session.cache.check_integrity()
+        assert answer(session) == expected
+    assert outcomes == {False, True}
+
+
+@pytest.mark.parametrize("session", ["predictive"], indirect=True)
+def test_reply_interrupted_at_any_line(session: Session, chunk: Callable[..., MediaChunk]) -> None:
+    """The stream goes on, in well-formed turns, after a question that came to nothing."""
+    for index in range(5):
+        session.append_media(chunk(index))
+    restore = remember(session)
+    total = lines_of(lambda: list(session.ask("Well?")))
+    for line in range(1, total + 1, 2 * STRIDE):
+        restore()
+        with interrupt_at(line, KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            list(session.ask("Well?"))
+        session.cache.check_integrity()
+        session.append_media(chunk(9))
+        session.cache.check_integrity()
+        marks = [t for t in session.cache.history.cells["token"].tolist() if t in (257, 258)]
+        assert marks == ([257, 258] * len(marks))[: len(marks)]
+        assert marks[-1] == 257
+        assert len(list(session.ask("Well?"))) == 4
+
+
+def test_backend_error_in_any_layer_is_forgotten(
+    open_session: Callable[..., Session],
+    chunk: Callable[..., MediaChunk],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows written in vain are never seen: the same chunk again gives the same logits."""
+    session, undisturbed = open_session(), open_session()
+    for index in range(6):
+        undisturbed.append_media(chunk(index))
+    backend = session.model.backend
+    write = backend.append
+    for index in range(6):
+        for failing in range(session.model.spec.num_layers):
+
+            def broken(pools: Any, layer: int, step: Any, k: Any, v: Any) -> None:
+                write(pools, layer, step, np.full_like(k, np.nan), v)
+                if layer == failing:  # noqa: B023 (called inside the loop only)
+                    raise MemoryError("no more")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(backend, "append", broken)
+                with pytest.raises(MemoryError):
+                    session.append_media(chunk(index))
+            session.cache.check_integrity()
+        session.append_media(chunk(index))
+    assert answer(session) == answer(undisturbed)
