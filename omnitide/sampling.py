@@ -32,7 +32,8 @@ class Sampler:
         if 0 < config.top_k < len(kept):
             kept[np.argpartition(-kept, config.top_k)[config.top_k :]] = -np.inf
         weights = np.cumsum(np.exp((kept - kept.max()) / config.temperature))
-        return int(np.searchsorted(weights, self._random.random() * weights[-1], side="right"))
+        drawn = min(self._random.random() * weights[-1], np.nextafter(weights[-1], 0))
+        return int(np.searchsorted(weights, drawn, side="right"))
 
 
 def log_softmax(logits: Logits) -> Logits:

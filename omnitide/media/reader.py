@@ -153,7 +153,7 @@ class MediaReader:
         if self._sound is not None:
             self._sound.advance(round(stop * SAMPLE_RATE))
         end = self._end()
-        until = float(stop) if end is None else float(stop)
+        until = float(stop) if end is None else min(float(stop), end)
         rest = until - float(start)
         if not frames and (rest <= 0 or (rest < PADDING and self._next > 0)):
             return None

@@ -21,7 +21,6 @@ from PIL import Image
 
 from omnitide.cli import main
 from omnitide.media.clip import ClipPicture, ClipSound, write_film
-from omnitide.models.qwen2_5_omni.tiny import write_random_checkpoint
 
 FILM_SECONDS = 6
 
@@ -112,8 +111,6 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tiny_checkpoint: Callable[..., Path]) -> Path:
     """A small random checkpoint, to read only."""
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    write_random_checkpoint(folder)
-    return folder
+    return tiny_checkpoint()

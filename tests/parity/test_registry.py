@@ -24,9 +24,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, accelerated: dict[str, bool]) -> li
     loaded: list[str] = []
 
     def module(name: str) -> Any:
-        info = BackendInfo(
-            name, accelerated.get(name, True), accelerated.get(name, False), "", "f", ("f",)
-        )
+        info = BackendInfo(name, True, accelerated.get(name, False), "", "f", ("f",))
         load = lambda dtype: loaded.append(name)  # noqa: E731
         return SimpleNamespace(describe=lambda: info, load=load)
 

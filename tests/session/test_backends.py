@@ -1,0 +1,57 @@
+"""Every backend that is here tells the same story as the reference, evictions included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omnitide import MediaOptions, RetentionConfig, Session
+from omnitide.backends import BackendInfo, describe_backends, load_backend
+from omnitide.media.chunk import MediaChunk
+from omnitide.models import load_model
+
+OTHERS = [info for info in describe_backends() if info.name != "reference"]
+
+
+@pytest.mark.parametrize("info", OTHERS, ids=lambda info: info.name)
+@pytest.mark.parametrize("layout", ["predictive", "paper"])
+def test_greedy_reply_equals_the_reference(
+    info: BackendInfo,
+    layout: str,
+    tiny_checkpoint: Callable[..., Path],
+    chunk: Callable[..., MediaChunk],
+) -> None:
+    if not info.available:
+        reason = f"{info.name} is not available: {info.note}"
+        if info.name in os.environ.get("OMNITIDE_REQUIRE_BACKENDS", "").split(","):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    def told(name: str, dtype: str) -> tuple[list[int], np.ndarray, Any]:
+        backend = load_backend(name, dtype)
+        media = MediaOptions(max_pixels=56 * 56)
+        model = backend.run(load_model, tiny_checkpoint(), backend, media=media)
+        retention = RetentionConfig(260, 150, recent_units=1, text_budget=40, image_sink=3)
+        session = Session(model, retention=retention, layout=layout, max_tokens=6, largest_unit=99)
+        for index in range(7):
+            session.append_media(chunk(index))
+        pieces = list(session.ask("What was that?"))
+        session.append_media(chunk(7))
+        pieces += session.ask("And that?")
+        session.cache.check_integrity()
+        logprobs = np.stack([p.logprobs for p in pieces])
+        return [p.token for p in pieces], logprobs, session.stats()
+
+    tokens, logprobs, stats = told(info.name, "float32")
+    expected, wanted, reference = told("reference", "float64")
+    assert tokens == expected
+    assert np.abs(logprobs - wanted).max() < 1e-3
+    assert stats.evictions == reference.evictions > 3
+    assert stats.rows_moved == reference.rows_moved
+    assert (stats.rows_moved > 0) == (layout == "paper")
+    assert stats.physical_kv_bytes * 2 == reference.physical_kv_bytes
