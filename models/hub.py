@@ -39,10 +39,12 @@ def download(repository: str) -> Path:
         CheckpointError: No network, no such repository, or no access to it.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
+
+    # HTTPError is the base class of the HTTP client, whichever client this version uses.
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
         GatedRepoError,
         HFValidationError,
-        HTTPError,  # type: ignore[attr-defined]  # of the HTTP client, whichever this version uses
+        HTTPError,
         RepositoryNotFoundError,
     )
 

@@ -95,7 +95,8 @@ class PageTable:
 
     def occupancy(self) -> NDArray[np.int64]:
         """Live cells of each page, shape (num_pages,)."""
-        return np.count_nonzero(self.live.reshape(-1, PAGE_SIZE), axis=1)
+        counts: NDArray[np.int64] = np.count_nonzero(self.live.reshape(-1, PAGE_SIZE), axis=1)
+        return counts
 
     def take(self, slots: Slots, page_class: PageClass) -> None:
         """Mark free slots live; their free pages get `page_class`. Changes self.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from omnitide.config import FamilyDefaults, MediaOptions
+from omnitide.config import MediaOptions
 from omnitide.models.catalog import KnownCheckpoint
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config, spec_of
 from omnitide.models.qwen2_5_omni.layout import Layout
+from omnitide.models.qwen2_5_omni.model import DEFAULTS
 from omnitide.models.qwen2_5_omni.names import expected_tensors
 from omnitide.models.qwen2_5_omni.presets import PRESETS
 from omnitide.models.qwen2_5_omni.sizes import media_tokens
@@ -33,7 +34,7 @@ def _known(name: str, config: ThinkerConfig) -> KnownCheckpoint:
             height,
             width,
             samples,
-            min_pixels=FamilyDefaults().min_pixels,
+            min_pixels=DEFAULTS.min_pixels,
             max_pixels=options.max_pixels,
         )
 

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,12 @@ from omnitide.cli import main
 from omnitide.media.clip import ClipPicture, ClipSound, write_film
 
 FILM_SECONDS = 6
+
+RUN = (
+    "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "sys.argv.pop(0); runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+"""`python -m`, also where the tests themselves were started deaf to Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +72,34 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def start(cache_home: Path) -> Callable[..., subprocess.Popen[str]]:
-    """`start(*arguments, module=..., **options of Popen)` starts the program."""
+def start(cache_home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`start(*arguments, module=..., **options of Popen)` starts the program.
+
+    What still runs when the test ends is killed.
+    """
+    started: list[subprocess.Popen[str]] = []
+    environment = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(cache_home),
+        "COLUMNS": "100",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
 
     def popen(
         *arguments: object, module: str = "omnitide", **options: Any
     ) -> subprocess.Popen[str]:
-        environment = {
-            **os.environ,
-            "XDG_CACHE_HOME": str(cache_home),
-            "COLUMNS": "100",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
         given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        command = [sys.executable, "-m", module, *map(str, arguments)]
-        return subprocess.Popen(command, env=environment, **given)
+        command = [sys.executable, "-c", RUN, module, *map(str, arguments)]
+        started.append(subprocess.Popen(command, env=environment, **given))
+        return started[-1]
 
-    return popen
+    yield popen
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 @pytest.fixture
@@ -90,8 +107,8 @@ def program(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., Result
     """`program(*arguments, module=..., **options of Popen)` runs the program to its end."""
 
     def run(*arguments: object, **options: Any) -> Result:
-        with start(*arguments, **options) as process:
-            out, err = process.communicate(timeout=120)
+        process = start(*arguments, **options)
+        out, err = process.communicate(timeout=120)
         assert "Traceback" not in (err or "")
         assert "Exception ignored" not in (err or "")
         return Result(process.returncode, out or "", err or "")

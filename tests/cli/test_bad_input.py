@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,16 @@ from safetensors.numpy import load_file, save_file
 from omnitide.media.clip import ClipPicture, ClipSound, write_film
 
 Call = Callable[..., Any]
+
+NO_SAMPLES = (
+    b"RIFF"
+    + struct.pack("<I", 36)
+    + b"WAVEfmt "
+    + struct.pack("<IHHIIHH", 16, 1, 1, 16_000, 32_000, 2, 16)
+    + b"data"
+    + struct.pack("<I", 0)
+)
+"""A whole WAV file of zero length."""
 
 
 @pytest.fixture
@@ -130,6 +141,12 @@ def test_file_that_is_no_media(
     if contents is not None:
         (tmp_path / name).write_bytes(contents)
     assert words in refused("generate", option, tmp_path / name)
+
+
+@pytest.mark.parametrize("option", ["--video", "--audio"])
+def test_film_of_zero_length(refused: Callable[..., str], tmp_path: Path, option: str) -> None:
+    (tmp_path / "nothing.wav").write_bytes(NO_SAMPLES)
+    assert "a length of 0" in refused("generate", option, tmp_path / "nothing.wav")
 
 
 def test_directory_as_film(refused: Callable[..., str], tmp_path: Path) -> None:

@@ -78,11 +78,11 @@ def test_models_state_kv_bytes(
 
 
 def test_models_without_sound_and_with_smaller_pixels(call: Call) -> None:
-    # 1920 x 1080 within 448 x 448 pixels is 588 x 308, 21 x 11 cells; four frames make two steps.
+    # 1920 x 1080 within 448 x 448 pixels is 588 x 336, 21 x 12 cells: two steps a chunk.
     silent = call("models", "--no-audio", "--json").json()["checkpoints"][0]
     heard = call("models", "--json").json()["checkpoints"][0]
     assert heard["tokens_per_unit"] - silent["tokens_per_unit"] == 50 + 2
-    assert silent["tokens_per_unit"] == 2 * 21 * 11 + 2
+    assert silent["tokens_per_unit"] == 2 * 21 * 12 + 2
     assert silent["tokens_per_minute"] == 30 * silent["tokens_per_unit"]
 
 

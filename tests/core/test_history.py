@@ -107,8 +107,10 @@ def test_an_open_unit_without_cells_outlives_an_eviction() -> None:
     assert [u.id for u in history.units] == [2]
     assert history.next_position == 0
     history = history.extend(words(1), np.array([4]))
-    assert history.cells["order"].tolist() == [2]  # orders are never used twice
     assert history.cells["position"].tolist() == [[0, 0, 0]]
+    history = history.extend(UnitBuilder(1, 1).text([8, 9]).build(UnitKind.REPLY), np.array([5, 6]))
+    assert history.cells["order"].tolist() == [2, 3, 4]  # orders are never used twice
+    assert (history.next_order, history.tokens_seen) == (5, 5)
 
 
 @pytest.mark.parametrize("length", [0, 4, 6])

@@ -211,6 +211,24 @@ def test_the_paper_promotes_full_pages_of_cut_units_alone() -> None:
     assert layout.place(table, np.ones(1, bool), UnitKind.MEDIA).tolist() == [159]
 
 
+def test_the_paper_moves_nothing_out_of_selected_history() -> None:
+    table, layout = PageTable(4), make_layout("paper")
+    selected = np.arange(64, 84, dtype=np.int32)
+    recent = np.array([128, 129, 170, 171, 200], np.int32)
+    table.take(selected, PageClass.SELECTED_HISTORY)
+    table.take(recent, PageClass.RECENT_CONTEXT)
+    unit = UnitBuilder().text(np.arange(25)).build(UnitKind.MEDIA)
+    history = History().append(unit, np.concatenate([selected, recent]))
+    keep = np.arange(25) < 24
+    table.release(recent[-1:])
+    history = history.keep(keep)
+
+    plan = layout.plan(table, history)
+    assert plan is not None
+    assert plan.source == (128, 129, 170, 171)
+    assert plan.destination == (0, 1, 2, 3)
+
+
 def test_the_paper_keeps_the_prefix_in_pages_of_its_own() -> None:
     table, layout = PageTable(3), make_layout("paper")
     layout.place(table, np.ones(5, bool), UnitKind.SYSTEM)

@@ -180,8 +180,8 @@ def test_a_copy_is_independent() -> None:
     before = frozen(table)
     copy = table.copy()
     assert frozen(copy) == before
+    copy.cursors[SELECTED] = (2, 0)
     copy.ring(30, RECENT)
-    copy.ring(5, SELECTED)
     copy.release(slots((0, 70)))
     assert frozen(table) == before
 

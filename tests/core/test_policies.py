@@ -21,7 +21,7 @@ from omnitide.policies import POLICIES, make_policy
 from omnitide.retention import RetentionPlan, make_plan
 from omnitide.units import Modality, Role, Unit, UnitBuilder, UnitKind
 
-SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=80, deadline=None, derandomize=True)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -16,7 +17,7 @@ from omnitide.media import source as source_module
 from omnitide.media.chunk import MediaChunk
 from omnitide.media.clip import ClipPicture, ClipSound, write_film
 from omnitide.media.reader import open_media, probe
-from omnitide.media.source import name_of, scheme_of
+from omnitide.media.source import PROTOCOLS, name_of, open_container, scheme_of
 
 Film = Callable[..., Path]
 Time = Callable[..., ClipPicture]
@@ -71,6 +72,20 @@ def test_cut_off_film_gives_what_is_there_and_says_where_it_broke(
         assert ours.frame_times == theirs.frame_times
         assert_array_equal(np.stack(ours.frames), np.stack(theirs.frames))
     assert len(chunks) == -(-stop // 2)
+
+
+def test_a_late_track_that_breaks_off_is_told(film: Film) -> None:
+    """What a header announces counts from the start of the track, not of the film."""
+    picture = ClipPicture(width=64, height=64, delay=4.0, options=(("g", "4"),))
+    path = film("a.mp4", 8.0, picture, ClipSound(), movflags="+faststart")
+    data = path.read_bytes()
+    start = media_start(data)
+    path.write_bytes(data[: start + (len(data) - start) * 8 // 10])
+    chunks, broken = read(path)
+    assert broken is not None
+    assert "picture broke off" in broken
+    assert "sound broke off" in broken
+    assert 5.0 < chunks[-1].stop < 7.5
 
 
 @pytest.mark.parametrize(
@@ -289,6 +304,31 @@ def test_colon_in_a_file_name(whole: Path, monkeypatch: pytest.MonkeyPatch) -> N
     whole.rename(whole.with_name("http:film 50%.mp4"))
     monkeypatch.chdir(whole.parent)
     assert probe("http:film 50%.mp4").has_picture
+
+
+def test_every_source_is_opened_within_the_allow_lists(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, str]] = []
+    really_open = av.open
+
+    def note(address: str, *args: object, **options: Any) -> object:
+        opened.append(options["container_options"])
+        return really_open(str(whole))
+
+    monkeypatch.setattr(source_module.av, "open", note)
+    sources = [str(whole), *(f"{scheme}://host/a" for scheme in PROTOCOLS)]
+    for source in sources:
+        open_container(source).close()
+    assert len(opened) == len(PROTOCOLS) + 1
+    assert opened[0]["protocol_whitelist"] == "file"
+    local = {"file", "pipe", "fd", "concat", "concatf", "subfile", "unix", "data"}
+    for options in opened[1:]:
+        assert not local & set(options["protocol_whitelist"].split(","))
+    for options in opened:
+        assert not {"concat", "tty", "image2", "lavfi"} & set(
+            options["format_whitelist"].split(",")
+        )
 
 
 def test_address_that_does_not_answer() -> None:

@@ -66,6 +66,12 @@ def test_several_files_without_an_index(tmp_path: Path, folder: Path, logits: An
     np.testing.assert_array_equal(logits(tmp_path / "split"), logits(folder))
 
 
+def test_other_files_beside_the_weights_are_left_alone(folder: Path, logits: Any) -> None:
+    want = logits(folder)
+    (folder / "a-copy.safetensors").write_bytes((folder / WEIGHTS).read_bytes())
+    np.testing.assert_array_equal(logits(folder), want)
+
+
 def test_talker_and_vocoder_are_left_alone(folder: Path, logits: Any) -> None:
     want = logits(folder)
     stray = np.ones((2, 2), np.float32)

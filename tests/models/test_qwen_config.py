@@ -47,18 +47,19 @@ def test_published_sizes(repository: str, part: str, parameters: int, tensors: i
     assert (sum(counts), len(counts)) == (parameters, tensors)
 
 
-def test_tensors_are_those_of_transformers() -> None:
+@pytest.mark.parametrize("repository", [SMALL, LARGE])
+def test_tensors_are_those_of_transformers(repository: str) -> None:
     import torch
     from transformers.models.qwen2_5_omni import configuration_qwen2_5_omni as configuration
     from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as modeling
 
-    values = PRESETS[LARGE]["thinker_config"]
+    values = PRESETS[repository]["thinker_config"]
     with torch.device("meta"):
         model = modeling.Qwen2_5OmniThinkerForConditionalGeneration(
             configuration.Qwen2_5OmniThinkerConfig(**values)
         )
     want = {canonical(name): tuple(weight.shape) for name, weight in model.state_dict().items()}
-    assert expected_tensors(parse_config(PRESETS[LARGE])) == want
+    assert expected_tensors(parse_config(PRESETS[repository])) == want
 
 
 @pytest.mark.parametrize(("repository", "bytes_per_token"), [(SMALL, 36_864), (LARGE, 57_344)])
