@@ -19,7 +19,9 @@ SUFFIXES = {".py", ".cu", ".cuh", ".metal", ".json", ".jinja", ".safetensors", "
 def main(wheel: str) -> None:
     """Exit with a message if the wheel and the checkout disagree."""
     names = set(zipfile.ZipFile(wheel).namelist())
-    foreign = sorted(n for n in names if n.split("/")[0] not in {"omnitide"} and ".dist-info/" not in n)
+    foreign = sorted(
+        n for n in names if n.split("/")[0] not in {"omnitide"} and ".dist-info/" not in n
+    )
     expected = {
         f"{inside}/{path.relative_to(folder).as_posix()}"
         for folder, inside in FOLDERS.items()

@@ -70,7 +70,13 @@ class History:
         return len(self.cells)
 
     def append(self, unit: Unit, slots: Slots, open: bool = False) -> History:
-        """The history with one more unit, whose cells lie in `slots` (shape (len(unit),))."""
+        """The history with one more unit, whose cells lie in `slots` (shape (len(unit),)).
+
+        Raises:
+            ValueError: A unit is open; it would never be closed.
+        """
+        if self.units and self.units[-1].open:
+            raise ValueError(f"[history] unit {self.units[-1].id} is open; close it first")
         record = UnitRecord(self.next_unit, unit.kind, unit.time, unit.seconds, len(unit), open)
         more = self._extended(unit.cells, slots, record.id)
         return replace(more, units=(*self.units, record), next_unit=self.next_unit + 1)

@@ -40,8 +40,8 @@ class PageTable:
     def __init__(self, num_pages: int) -> None:
         self.live: NDArray[np.bool_] = np.zeros(num_pages * PAGE_SIZE, np.bool_)
         self.page_class: NDArray[np.uint8] = np.zeros(num_pages, np.uint8)
-        # Ring of each class: the page being filled and its next row.
-        self.cursors: dict[PageClass, tuple[int, int]] = {}
+        # Of each ring, named by class and lane: the page being filled and its next row.
+        self.cursors: dict[tuple[PageClass, int], tuple[int, int]] = {}
 
     @property
     def num_pages(self) -> int:
@@ -133,9 +133,10 @@ class PageTable:
         if count > self.num_free:
             raise CapacityError(f"[pages] {count:,} slots asked for, {self.num_free:,} are free")
 
-    def ring(self, count: int, page_class: PageClass) -> Slots:
-        """Take `count` slots after the class's cursor, in stream order. Changes self.
+    def ring(self, count: int, page_class: PageClass, lane: int = 0) -> Slots:
+        """Take `count` slots after the ring's cursor, in stream order. Changes self.
 
+        A class may have several rings (lanes), for cells that will leave in different orders.
         A ring never fills a hole, so that units that leave oldest first leave whole pages behind.
         Only when no free page is left do the holes serve: capacity is never lost to the layout.
 
@@ -143,7 +144,7 @@ class PageTable:
             CapacityError: Fewer than `count` slots are free.
         """
         self.check_free(count)
-        page, row = self.cursors.get(page_class, (-1, PAGE_SIZE))
+        page, row = self.cursors.get((page_class, lane), (-1, PAGE_SIZE))
         free_pages = np.flatnonzero(self.page_class == PageClass.FREE)
         needed = -(-max(count - (PAGE_SIZE - row), 0) // PAGE_SIZE)
         chosen = free_pages[:needed]
@@ -153,7 +154,7 @@ class PageTable:
         self.take(slots, page_class)
         if len(slots):
             last = int(slots[-1])
-            self.cursors[page_class] = (last // PAGE_SIZE, last % PAGE_SIZE + 1)
+            self.cursors[page_class, lane] = (last // PAGE_SIZE, last % PAGE_SIZE + 1)
         if len(slots) < count:
             slots = np.concatenate([slots, self.holes(count - len(slots), page_class)])
         return slots
@@ -218,19 +219,19 @@ class PageTable:
         wrong = np.flatnonzero(empty != (self.page_class == PageClass.FREE))
         if len(wrong):
             raise IntegrityError(f"[pages] class contradicts contents of pages {wrong.tolist()}")
-        for page_class, (page, row) in self.cursors.items():
+        for (page_class, lane), (page, row) in self.cursors.items():
             if self.page_class[page] != page_class or self.rows(page)[row:].any():
-                raise IntegrityError(f"[pages] cursor of {page_class.name} is on a used row")
+                raise IntegrityError(
+                    f"[pages] cursor of {page_class.name}, lane {lane}, is on a used row"
+                )
 
     def _free_empty_pages(self) -> None:
         self.page_class[self.occupancy() == 0] = PageClass.FREE
-        self.cursors = {
-            c: (page, row) for c, (page, row) in self.cursors.items() if self.page_class[page] == c
-        }
+        self._drop_used_cursors()
 
     def _drop_used_cursors(self) -> None:
         self.cursors = {
-            c: (page, row)
-            for c, (page, row) in self.cursors.items()
-            if self.page_class[page] == c and not self.rows(page)[row:].any()
+            ring: (page, row)
+            for ring, (page, row) in self.cursors.items()
+            if self.page_class[page] == ring[0] and not self.rows(page)[row:].any()
         }

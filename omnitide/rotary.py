@@ -35,9 +35,12 @@ class Rotary:
         pairs = self.head_dim // 2
         if self.head_dim <= 0 or self.head_dim % 2:
             raise ConfigError(f"[rotary] head_dim must be even and positive, got {self.head_dim}")
-        if self.sections is not None and sum(self.sections) != pairs:
+        if not self.theta > 0:
+            raise ConfigError(f"[rotary] theta must be positive, got {self.theta}")
+        if self.sections is not None and (sum(self.sections) != pairs or min(self.sections) < 0):
             raise ConfigError(
-                f"[rotary] sections {self.sections} must add up to head_dim / 2 = {pairs}"
+                f"[rotary] sections {self.sections} must add up to head_dim / 2 = {pairs}, "
+                "none below 0"
             )
 
     def tables(self, positions: NDArray[np.int32]) -> tuple[Table, Table]:

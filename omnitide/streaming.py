@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omnitide.config import SamplingConfig
 from omnitide.errors import MediaError
 from omnitide.follow import follow, pair_questions
-from omnitide.media.source import Source
-from omnitide.media.stream import MediaStream
 from omnitide.model import OmniModel
 from omnitide.response import GenerationResponse
 from omnitide.session import Session
+
+if TYPE_CHECKING:
+    from omnitide.media.source import Source
 
 
 def stream_generate(
@@ -41,6 +42,8 @@ def stream_generate(
         ConfigError, MediaError, CapacityError: See `Session` and `follow`.
         MediaError: The stream broke off, after all replies to what was read of it.
     """
+    from omnitide.media.stream import MediaStream  # brings in the media libraries
+
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     questions = pair_questions(prompts, ask_at)
     images = [image] if isinstance(image, str) or not isinstance(image, Sequence) else image

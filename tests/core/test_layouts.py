@@ -147,14 +147,16 @@ def test_predictive_places_survivors_apart() -> None:
     slots = layout.place(table, mask((2, True), (3, False), (1, True)), UnitKind.MEDIA)
     assert slots.tolist() == [64, 65, 128, 129, 130, 66]
     slots = layout.place(table, mask((1, False), (1, True)), UnitKind.REPLY)
-    assert slots.tolist() == [131, 67]
+    assert slots.tolist() == [131, 192], "text that stays has a ring of its own"
     assert table.page_class.tolist() == [
         PageClass.MUST_KEEP,
         PageClass.SELECTED_HISTORY,
         PageClass.RECENT_CONTEXT,
-        PageClass.FREE,
+        PageClass.SELECTED_HISTORY,
         PageClass.FREE,
     ]
+    slots = layout.place(table, mask((2, True)), UnitKind.MEDIA)
+    assert slots.tolist() == [67, 68]
 
 
 def test_predictive_refuses_both_rings_at_once() -> None:

@@ -174,13 +174,22 @@ def test_growing_keeps_contents_and_never_shrinks() -> None:
     assert table.num_pages == 5
 
 
+def test_lanes_of_one_class_are_rings_of_their_own() -> None:
+    table = PageTable(4)
+    assert table.ring(3, SELECTED).tolist() == [0, 1, 2]
+    assert table.ring(2, SELECTED, lane=1).tolist() == [64, 65]
+    assert table.ring(2, SELECTED).tolist() == [3, 4]
+    assert table.ring(63, SELECTED, lane=1).tolist() == [*range(66, 128), 128]
+    assert table.page_class.tolist() == [SELECTED, SELECTED, SELECTED, 0]
+
+
 def test_a_copy_is_independent() -> None:
     table = PageTable(3)
     table.ring(70, RECENT)
     before = frozen(table)
     copy = table.copy()
     assert frozen(copy) == before
-    copy.cursors[SELECTED] = (2, 0)
+    copy.cursors[SELECTED, 0] = (2, 0)
     copy.ring(30, RECENT)
     copy.release(slots((0, 70)))
     assert frozen(table) == before
@@ -227,11 +236,11 @@ def empty_page_has_a_class(table: PageTable, cells: Cells) -> None:
 
 
 def cursor_too_low(table: PageTable, cells: Cells) -> None:
-    table.cursors[RECENT] = (0, 39)
+    table.cursors[RECENT, 0] = (0, 39)
 
 
 def cursor_in_another_class(table: PageTable, cells: Cells) -> None:
-    table.cursors[RECENT] = (1, 5)
+    table.cursors[RECENT, 0] = (1, 5)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +254,8 @@ def cursor_in_another_class(table: PageTable, cells: Cells) -> None:
         (slot_above, r"slots must lie in \[0, 192\)"),
         (used_page_is_free, r"class contradicts contents of pages \[1\]"),
         (empty_page_has_a_class, r"class contradicts contents of pages \[2\]"),
-        (cursor_too_low, "cursor of RECENT_CONTEXT is on a used row"),
-        (cursor_in_another_class, "cursor of RECENT_CONTEXT is on a used row"),
+        (cursor_too_low, "cursor of RECENT_CONTEXT, lane 0, is on a used row"),
+        (cursor_in_another_class, "cursor of RECENT_CONTEXT, lane 0, is on a used row"),
     ],
 )
 def test_damage_is_seen(spoil: Callable[[PageTable, Cells], None], message: str) -> None:
