@@ -165,7 +165,7 @@ def mel_filters(num_bands: int = NUM_BANDS) -> NDArray[np.float64]:
     low, centre, high = edges[:-2], edges[1:-1], edges[2:]
     bins = np.linspace(0.0, nyquist, WINDOW // 2 + 1)[:, None]
     rising, falling = (bins - low) / (centre - low), (high - bins) / (high - centre)
-    filters = np.maximum(np.minimum(rising, falling), 0.0) * (2 / (high - low))
+    filters: NDArray[np.float64] = np.maximum(np.minimum(rising, falling), 0.0) * (2 / (high - low))
     filters.flags.writeable = False
     return filters
 
