@@ -78,8 +78,10 @@ def start(cache_home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     What still runs when the test ends is killed.
     """
     started: list[subprocess.Popen[str]] = []
+    # Unbuffered streams would hide what is not flushed, and what is left when a pipe breaks.
+    inherited = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
     environment = {
-        **os.environ,
+        **inherited,
         "XDG_CACHE_HOME": str(cache_home),
         "COLUMNS": "100",
         "OPENBLAS_NUM_THREADS": "1",

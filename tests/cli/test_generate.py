@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from omnitide.session import Session
+
 # The keys that the issue lists, then ours.
 KEYS = {
     "text",
@@ -202,6 +204,23 @@ def test_options_reach_the_session(call: Call, media: Path) -> None:
     assert found["tokens_kept"] <= 150
     # K and V, three layers, one head of 128, eight bytes.
     assert found["full_kv_bytes"] == found["tokens_seen"] * 2 * 3 * 128 * 8
+
+
+def test_layout_and_lengths_reach_the_session(
+    call: Call, media: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, Any]] = []
+
+    def spy(model: Any, **options: Any) -> Session:
+        opened.append(options)
+        return Session(model, **options)
+
+    monkeypatch.setattr("omnitide.cli.generate.Session", spy)
+    options = ("--layout", "native", "-m", 3, "--policy", "full", "--max-kv-size", 2048)
+    assert call("generate", "--image", media / "picture.png", *options).code == 0
+    (given,) = opened
+    assert (given["layout"], given["policy"]) == ("native", "full")
+    assert (given["max_tokens"], given["max_kv_size"]) == (3, 2048)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from omnitide.cli import main
 from omnitide.cli.progress import LineMeter, ScreenMeter, make_meter, minutes
 from omnitide.cli.report import bytes_in_words
 from omnitide.cli.terminal import printable, say, write_words
@@ -87,6 +89,21 @@ def test_screen_meter_shows_time_tokens_pages_and_speed_and_gives_way() -> None:
     meter.pause()
     assert line not in screen.text()[before:]
     assert "0:26 / 1:00" in screen.text()[before:]
+
+
+def test_progress_is_wiped_before_words(monkeypatch: pytest.MonkeyPatch, media: Path) -> None:
+    screen = Screen()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    arguments = ["--video", str(media / "film.mp4"), "--ask-at", "2", "--ask-at", "4", "-m", "3"]
+    assert main(["generate", *arguments, "-p", "What?"]) == 0
+    before, between, after = screen.text().split("] What?\n")
+    assert "tokens seen" in before
+    for text, header in ((before, "[0:02"), (between, "[0:04")):
+        assert text.endswith("\x1b[2K" + header)
+    assert "tokens seen" in between
+    assert "tokens/s" in after
 
 
 @pytest.mark.parametrize(("verbose", "lines"), [(True, ["0:02", "0:06", "0:10"]), (False, [])])

@@ -77,11 +77,14 @@ def test_zeros_to_the_right_equal_the_extractor_at_300_seconds() -> None:
     assert_allclose(log_mel(samples), expected[:153], atol=TOLERANCE)
 
 
-def test_a_loud_end_counts_for_the_maximum_beyond_the_frames_handed_out() -> None:
-    samples = (1e-3 * np.random.default_rng(3).standard_normal(16_010)).astype(np.float32)
-    samples[-40:] = 1.0
+@pytest.mark.parametrize("count", [16_000, 16_010, 16_159])
+def test_a_loud_end_counts_for_the_maximum_beyond_the_frames_handed_out(count: int) -> None:
+    """Of 16,000 samples the last one is loudest in the frame after the last that is given."""
+    samples = (1e-3 * np.random.default_rng(3).standard_normal(count)).astype(np.float32)
+    samples[-10:] = 1.0
+    frames = log_mel(samples)
     expected = _theirs(samples, seconds=4, padding="max_length")
-    assert_allclose(log_mel(samples), expected[:101], atol=TOLERANCE)
+    assert_allclose(frames, expected[: len(frames)], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("count", [201, 1600, 16_000, 20_003])
@@ -177,6 +180,15 @@ def test_streamed_frames_equal_the_clip_but_at_the_edges(sizes: list[int]) -> No
     assert 4 * offline.max() - 4 == pytest.approx(stream.peak, abs=1e-5)
 
 
+@pytest.mark.parametrize("count", [1600, 16_000, 32_000])
+def test_a_first_push_equals_the_unpadded_extractor(count: int) -> None:
+    """Edge frame included: both mirror the last sample."""
+    samples = _sound(count)
+    samples[-300:] += 0.3
+    frames, _ = MelStream().push(samples)
+    assert_allclose(frames, _theirs(samples, 30, padding="do_not_pad"), atol=TOLERANCE)
+
+
 def test_the_edge_frame_is_close_and_differs() -> None:
     """The mirrored edge is an estimate: if it were exact, the contract could be stronger."""
     samples = _sound(64_000)
@@ -217,5 +229,6 @@ def test_push_changes_nothing() -> None:
     second, _ = stream.push(_sound(6400))
     assert_array_equal(first, second)
     assert len(stream.tail) == 400
+    assert stream.tail.base is None  # the rest of the samples is let go
     with pytest.raises(ValueError, match="read-only"):
         stream.tail[0] = 1.0
