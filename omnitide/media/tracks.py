@@ -92,14 +92,15 @@ def open_tracks(
     _check_started(source, feeds, lost)
 
     origin = _origin(main, [feed for feed in feeds if beside is None or feed is picture])
-    info = _info(main, beside, picture, hearing)
+    kept_picture = None if picture in lost else picture
+    kept_sound = None if hearing in lost else hearing
     return Tracks(
-        picture=None if picture in lost else picture,
-        sound=None if hearing in lost else hearing,
+        picture=kept_picture,
+        sound=kept_sound,
         picture_origin=origin,
         sound_origin=origin if beside is None else _origin(beside, feeds[-1:]),
         lost=lost,
-        info=info,
+        info=_info(main, beside, kept_picture, kept_sound),
     )
 
 
@@ -110,9 +111,9 @@ def _choose(streams: Sequence[S], source: Source) -> S | None:
         return None
     chosen = next((t for t in tracks if t.disposition & Disposition.default), tracks[0])
     if chosen.codec_context is None:
-        flag = "picture" if chosen.type == "video" else "sound"
+        what = "picture" if chosen.type == "video" else "sound"
         raise MediaError(
-            f"[media] the {flag} of {name_of(source)} is coded in a way that this FFmpeg can't "
+            f"[media] the {what} of {name_of(source)} is coded in a way that this FFmpeg can't "
             "decode; convert it, to H.264 and AAC for example"
         )
     return chosen

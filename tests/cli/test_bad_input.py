@@ -85,6 +85,7 @@ def model(checkpoint: Path, tmp_path: Path) -> Path:
         (["--max-kv-size", "0"], ["--max-kv-size", "at least 1"]),
         (["--video", ""], ["--video", "empty"]),
         (["--tempo", "1"], ["--tempo"]),
+        (["--max-tok", "1"], ["--max-tok"]),
         (["--model"], ["--model", "expected one argument"]),
         (["--model", "no/such/folder"], ["no/such/folder"]),
     ],
@@ -104,6 +105,8 @@ def test_options_are_checked_before_files_and_files_before_the_model(
 ) -> None:
     nothing = tmp_path / "nothing"
     assert "prompt" in refused("generate", "--model", nothing, "--video", nothing, "-p", "")
+    marks = ("--low-watermark", 3000)
+    assert "low watermark" in refused("generate", "--model", nothing, "--video", nothing, *marks)
     assert "does not exist" in refused("generate", "--model", nothing, "--video", nothing)
     assert "does not exist" in refused("generate", "--model", nothing, "--image", nothing)
 

@@ -39,9 +39,9 @@ def test_reader_of_words_that_leaves(
 
 
 @unix
-@pytest.mark.parametrize("command", ["env", "models"])
+@pytest.mark.parametrize("command", ["env --json", "models"])
 def test_reader_that_never_came(start: Callable[..., subprocess.Popen[str]], command: str) -> None:
-    process = start(command)
+    process = start(*command.split())
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()

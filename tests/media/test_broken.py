@@ -180,6 +180,7 @@ def test_one_track_that_cannot_be_decoded_is_told_and_the_other_read(
         data = data.replace(packet, bytes(len(packet)))
     path.write_bytes(data)
     with open_media(path) as reader:
+        assert not reader.info.has_picture
         chunks = list(reader)
         assert reader.broken is not None
         assert "picture damaged" in reader.broken

@@ -53,5 +53,5 @@ def test_greedy_reply_equals_the_reference(
     assert np.abs(logprobs - wanted).max() < 1e-3
     assert stats.evictions == reference.evictions > 2
     assert stats.rows_moved == reference.rows_moved
-    assert (stats.rows_moved > 0) == (layout == "paper")
+    assert stats.rows_moved > 0 or layout != "paper"
     assert stats.physical_kv_bytes * 2 == reference.physical_kv_bytes
