@@ -136,7 +136,10 @@ class SamplingConfig:
 
 
 def family_retention(defaults: FamilyDefaults, **given: int | float | None) -> RetentionConfig:
-    """The retention configuration of a family, with what the user gave in its place."""
+    """The retention configuration of a family, with what the user gave in its place.
+
+    A high watermark given alone takes the low one down with it, in the proportion of the defaults.
+    """
     base = RetentionConfig(
         image_sink=defaults.image_sink,
         audio_sink=defaults.audio_sink,
@@ -144,4 +147,8 @@ def family_retention(defaults: FamilyDefaults, **given: int | float | None) -> R
         recent_share=defaults.recent_share,
     )
     changes = {name: value for name, value in given.items() if value is not None}
+    if "high_watermark" in changes and "low_watermark" not in changes:
+        share = base.low_watermark / base.high_watermark
+        scaled = int(changes["high_watermark"] * share)
+        changes["low_watermark"] = max(min(base.low_watermark, scaled), 1)
     return replace(base, **changes)  # type: ignore[arg-type]

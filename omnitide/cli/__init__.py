@@ -18,8 +18,8 @@ FAILED = 2
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as shells report it."""
 
-BROKEN_PIPE = 141
-"""Exit code when the reader of stdout has gone: 128 + SIGPIPE, as shells report it."""
+GONE = "the reader of stdout has gone"
+"""Message for a broken pipe."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         abandon(sys.stdout)
-        return BROKEN_PIPE
+        say("error", GONE)
     except OmnitideError as error:
         say("error", str(error))
     except MemoryError as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from rich.console import Console
 
-from omnitide.cli import FAILED, INTERRUPTED
+from omnitide.cli import FAILED, GONE, INTERRUPTED
 from omnitide.cli.progress import make_meter
 from omnitide.cli.report import as_json, table
 from omnitide.cli.request import Request, read_request
-from omnitide.cli.terminal import PlainConsole, say, write_words
+from omnitide.cli.terminal import PlainConsole, abandon, say, write_words
 from omnitide.cli.transcript import Transcript
 from omnitide.cli.words import Words
 from omnitide.embedded import default_clip
@@ -26,15 +27,15 @@ def generate(options: argparse.Namespace) -> int:
     """Run the command.
 
     The command line is checked first, then the media are opened, then the model is loaded. What
-    ends the stream early (it breaks off, a unit does not fit, Ctrl-C) ends it only: everything
-    up to there is reported.
+    ends the stream early (it breaks off, a unit does not fit, Ctrl-C, the reader of stdout goes)
+    ends it only: everything up to there is reported.
 
     Returns:
         The exit code.
 
     Raises:
         OmnitideError: Nothing could be begun.
-        BrokenPipeError: The reader of stdout has gone.
+        BrokenPipeError: Nobody reads what is reported.
     """
     request = read_request(options)
     screen = PlainConsole(stderr=True)
@@ -95,10 +96,15 @@ def _follow(request: Request, stream: MediaStream, session: Session, screen: Con
         code, ended = INTERRUPTED, "interrupted"
     except OmnitideError as error:
         code, ended = FAILED, str(error)
+    except BrokenPipeError:
+        abandon(sys.stdout)
+        code, ended = FAILED, GONE
     finally:
         meter.pause()
     if code == 0 and stream.broken is not None:
         code, ended = FAILED, stream.broken
+    if stream.damage is not None:
+        say("note", f"passed over: {stream.damage}")
     trained = session.model.spec.trained
     if request.as_json:
         write_words(as_json(transcript, session.stats(), trained, ended) + "\n")

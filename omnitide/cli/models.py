@@ -14,7 +14,7 @@ from rich.table import Table
 from omnitide.capacity import bounded_capacity
 from omnitide.cli.report import bytes_in_words
 from omnitide.cli.terminal import PlainConsole
-from omnitide.config import MediaOptions, RetentionConfig
+from omnitide.config import DEFAULTS, MediaOptions, RetentionConfig, family_retention
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import SAMPLE_RATE
 from omnitide.models.catalog import KnownCheckpoint, known_checkpoints, supported
@@ -68,8 +68,7 @@ def models(options: argparse.Namespace) -> int:
                 f"got {getattr(options, name)}"
             )
     units = units_of_a_minute(media, sound=not options.no_audio)
-    low = min(RetentionConfig().low_watermark, options.high_watermark)
-    retention = RetentionConfig(options.high_watermark, low)
+    retention = family_retention(DEFAULTS, high_watermark=options.high_watermark)
     costs = [
         cost_of(known, media, options.height, options.width, units, retention, options.max_tokens)
         for known in known_checkpoints()

@@ -1,7 +1,7 @@
 """Decoded frames of one stream with their times, whatever state the stream is in.
 
 Invariant: no error of a decoder or of the container leaves a feed. What could be decoded is handed
-out in order, the rest is counted, and `trouble` says what happened.
+out in order, the rest is counted; `broken` and `damage` say what happened.
 """
 
 from __future__ import annotations
@@ -93,18 +93,21 @@ class Feed(Generic[F]):
         """Seconds for which a frame lasts by its own account; 0 where it has none."""
         return float(frame.duration * self._tick(frame)) if frame.duration else 0.0
 
-    def trouble(self, origin: float) -> str | None:
-        """What went wrong so far, with times counted from `origin`; None if nothing did."""
-        told = []
-        broke = self._why_broken()
-        if broke is not None:
-            reached = max(self._time + self._length - origin, 0.0)
-            told.append(f"{self.kind} broke off at {reached:.1f} s: {broke}")
-        if self._damaged:
-            place = max(self._damaged_at - origin, 0.0)
-            packets = "1 packet" if self._damaged == 1 else f"{self._damaged} packets"
-            told.append(f"{packets} of {self.kind} damaged, the first at {place:.1f} s")
-        return "; ".join(told) or None
+    def broken(self, origin: float) -> str | None:
+        """Where, counted from `origin`, and why the stream broke off; None if it did not."""
+        why = self._why_broken()
+        if why is None:
+            return None
+        reached = max(self._time + self._length - origin, 0.0)
+        return f"{self.kind} broke off at {reached:.1f} s: {why}"
+
+    def damage(self, origin: float) -> str | None:
+        """What could not be decoded so far, with times counted from `origin`; None: nothing."""
+        if not self._damaged:
+            return None
+        place = max(self._damaged_at - origin, 0.0)
+        packets = "1 packet" if self._damaged == 1 else f"{self._damaged} packets"
+        return f"{packets} of {self.kind} damaged, the first at {place:.1f} s"
 
     def _why_broken(self) -> str | None:
         if self._leap is not None:

@@ -84,7 +84,7 @@ class MediaReader:
     it ends.
 
     A source that breaks off ends the iteration; `broken` then says where and why. Packets that
-    can't be decoded are passed over: silence, and a picture that stands still.
+    can't be decoded are passed over: silence, and a picture that stands still; `damage` tells.
 
     Closes its files at the end, on an error, on leaving a `with` block, and when dropped.
     """
@@ -114,8 +114,13 @@ class MediaReader:
 
     @property
     def broken(self) -> str | None:
-        """What went wrong in what was read so far, with times; None if nothing did."""
-        return self._tracks.trouble()
+        """Where and why a track broke off in what was read so far; None if none did."""
+        return self._tracks.broken()
+
+    @property
+    def damage(self) -> str | None:
+        """What could not be decoded and was passed over so far; None if nothing."""
+        return self._tracks.damage()
 
     def close(self) -> None:
         """Close the files; iteration then ends. May be called again."""

@@ -52,6 +52,11 @@ class MediaStream:
         """Where and why the stream broke off, or None. To be asked after the last chunk."""
         return None if self._reader is None else self._reader.broken
 
+    @property
+    def damage(self) -> str | None:
+        """What of the stream could not be decoded and was passed over so far, or None."""
+        return None if self._reader is None else self._reader.damage
+
     def __iter__(self) -> Iterator[MediaChunk]:
         """All chunks, once. Pictures are let go as they are handed out."""
         while self._pictures:

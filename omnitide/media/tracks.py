@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
@@ -46,15 +46,22 @@ class Tracks:
     lost: tuple[AnyFeed, ...]
     info: MediaInfo
 
-    def trouble(self) -> str | None:
-        """What went wrong with any track so far; None if nothing did."""
+    def broken(self) -> str | None:
+        """Where and why a track broke off; None if none did."""
+        return _joined(feed.broken(origin) for feed, origin in self._feeds())
+
+    def damage(self) -> str | None:
+        """What could not be decoded of any track so far; None if nothing."""
+        return _joined(feed.damage(origin) for feed, origin in self._feeds())
+
+    def _feeds(self) -> list[tuple[AnyFeed, float]]:
+        """Every feed with the start of its track."""
         feeds: list[tuple[AnyFeed, float]] = [(feed, 0.0) for feed in self.lost]
         if self.picture is not None:
             feeds.append((self.picture, self.picture_origin))
         if self.sound is not None:
             feeds.append((self.sound, self.sound_origin))
-        told = [feed.trouble(origin) for feed, origin in feeds]
-        return "; ".join(text for text in told if text is not None) or None
+        return feeds
 
 
 def open_tracks(
@@ -156,10 +163,10 @@ def _feeds(
 def _check_started(source: Source, feeds: Sequence[AnyFeed], lost: Sequence[AnyFeed]) -> None:
     if len(lost) < len(feeds):
         return
-    troubles = [text for text in (feed.trouble(0.0) for feed in feeds) if text is not None]
+    troubles = _joined(text for feed in feeds for text in (feed.broken(0.0), feed.damage(0.0)))
     if troubles:
         raise MediaError(
-            f"[media] nothing of {name_of(source)} can be decoded ({'; '.join(troubles)}); "
+            f"[media] nothing of {name_of(source)} can be decoded ({troubles}); "
             "fetch or record it again"
         )
     raise MediaError(
@@ -210,3 +217,7 @@ def _info(
         sample_rate=rate,
         channels=channels,
     )
+
+
+def _joined(told: Iterable[str | None]) -> str | None:
+    return "; ".join(text for text in told if text is not None) or None

@@ -92,7 +92,7 @@ def start(cache_home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     ) -> subprocess.Popen[str]:
         given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         command = [sys.executable, "-c", RUN, module, *map(str, arguments)]
-        started.append(subprocess.Popen(command, env=environment, **given))
+        started.append(subprocess.Popen(command, env=environment, cwd=cache_home.parent, **given))
         return started[-1]
 
     yield popen

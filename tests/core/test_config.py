@@ -160,8 +160,16 @@ def test_a_family_sets_what_the_user_leaves_open() -> None:
     )
 
 
+@pytest.mark.parametrize(("high", "low"), [(1000, 720), (1, 1), (2500, 1800), (9000, 1800)])
+def test_a_high_watermark_alone_takes_the_low_one_down(high: int, low: int) -> None:
+    config = family_retention(FamilyDefaults(), high_watermark=high)
+    assert (config.high_watermark, config.low_watermark) == (high, low)
+
+
 def test_what_the_user_gives_a_family_is_checked() -> None:
-    with pytest.raises(ConfigError, match="low watermark 1,800 is above the high watermark 900"):
-        family_retention(FamilyDefaults(), high_watermark=900)
+    with pytest.raises(ConfigError, match="low watermark 901 is above the high watermark 900"):
+        family_retention(FamilyDefaults(), high_watermark=900, low_watermark=901)
+    with pytest.raises(ConfigError, match="low watermark 2,600 is above the high watermark 2,500"):
+        family_retention(FamilyDefaults(), low_watermark=2600)
     with pytest.raises(TypeError, match="watermark"):
         family_retention(FamilyDefaults(), watermark=900)
