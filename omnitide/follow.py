@@ -11,6 +11,9 @@ from omnitide.media.chunk import MediaChunk
 from omnitide.response import GenerationResponse, Update
 from omnitide.session import Session
 
+DEFAULT_PROMPT = "Describe what you see and hear."
+"""Asked where the user of the command line gives no prompt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -20,13 +20,11 @@ from omnitide.cli.options import (
     texts,
 )
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.follow import DEFAULT_PROMPT
 from omnitide.layouts import LAYOUTS
 from omnitide.loading import load
 from omnitide.policies import POLICIES
 from omnitide.session import Session
-
-DEFAULT_PROMPT = "Describe what you see and hear."
-"""Asked when no prompt is given."""
 
 _MEDIA, _SAMPLING, _KEPT = MediaOptions(), SamplingConfig(), RetentionConfig()
 

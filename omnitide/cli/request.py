@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omnitide.cli.parser import DEFAULT_PROMPT
 from omnitide.config import (
     DEFAULTS,
     FamilyDefaults,
@@ -17,7 +16,7 @@ from omnitide.config import (
     family_retention,
 )
 from omnitide.errors import ConfigError
-from omnitide.follow import Question, pair_questions
+from omnitide.follow import DEFAULT_PROMPT, Question, pair_questions
 
 RETENTION_OPTIONS = (
     "high_watermark",

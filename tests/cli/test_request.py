@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from omnitide.cli.parser import DEFAULT_PROMPT, parse
 from omnitide.cli.request import read_request
 from omnitide.config import DEFAULTS, MediaOptions, RetentionConfig, SamplingConfig
-from omnitide.follow import Question
+from omnitide.follow import DEFAULT_PROMPT, Question, parse
 from omnitide.session import Session
 
 # As the issue lists them, with ours.
