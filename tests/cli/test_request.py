@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from omnitide.cli.parser import parse
 from omnitide.cli.request import read_request
 from omnitide.config import DEFAULTS, MediaOptions, RetentionConfig, SamplingConfig
-from omnitide.follow import DEFAULT_PROMPT, Question, parse
+from omnitide.follow import DEFAULT_PROMPT, Question
 from omnitide.session import Session
 
 # As the issue lists them, with ours.
