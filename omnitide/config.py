@@ -111,7 +111,7 @@ class MediaOptions:
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How the next token is chosen. The names and defaults are mlx-lm's.
+    """How the next token is chosen, by mlx-lm's rules.
 
     Attributes:
         temperature: 0 is greedy.

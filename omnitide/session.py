@@ -250,8 +250,8 @@ class Session:
         """Prefill a prompt and open the reply. Logits, tokens of the prompt, id of the reply."""
         self._return_to_user()
         encoded = self.model.encode_prompt(prompt, self.time)
+        # A history above its watermark is cut after the reply: what is asked about must be seen.
         logits = self.cache.append(encoded)
-        self.cache.evict()
         self.cache.open_reply(self.time)
         return logits, len(encoded.unit), self.cache.history.open_unit().id
 
