@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def resolve(model: str) -> Path:
     Raises:
         CheckpointError: It is neither, or the download failed; the message says what to do.
     """
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))  # leaves "~nobody" as it is, where Path's raises
     if model and folder.is_dir():
         return folder
     if not _REPOSITORY.fullmatch(model) or model.startswith("."):
