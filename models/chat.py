@@ -67,6 +67,17 @@ def read_template(folder: Path) -> str | None:
     return None
 
 
+# What a template can make Python raise, beside jinja's own errors.
+_FAILURES = (
+    TemplateError,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 def cut_template(template: str) -> ChatPieces:
     """Render a template around sentinels and cut it at them.
 
@@ -82,14 +93,7 @@ def cut_template(template: str) -> ChatPieces:
     try:
         asked = _render(template, messages[:2], add_generation_prompt=True)
         answered = _render(template, messages, add_generation_prompt=False)
-    except (
-        TemplateError,
-        ArithmeticError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _FAILURES as error:
         raise CheckpointError(
             f"[chat] the chat template fails ({error}); correct it or remove it from the folder"
         ) from error

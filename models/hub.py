@@ -22,7 +22,8 @@ def resolve(model: str) -> Path:
     Raises:
         CheckpointError: It is neither, or the download failed; the message says what to do.
     """
-    folder = Path(os.path.expanduser(model))  # leaves "~nobody" as it is, where Path's raises
+    # Path.expanduser raises for "~nobody", this leaves it as it is.
+    folder = Path(os.path.expanduser(model))  # noqa: PTH111
     if model and folder.is_dir():
         return folder
     if not _REPOSITORY.fullmatch(model) or model.startswith("."):

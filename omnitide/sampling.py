@@ -25,8 +25,8 @@ class Sampler:
         config = self.config
         if np.isnan(logprobs).any():
             raise NumericsError(
-                "[sampling] the logits must be numbers, the model gives NaN; try --dtype float32, or "
-                "download the checkpoint again"
+                "[sampling] the logits must be numbers, the model gives NaN; try --dtype float32, "
+                "or download the checkpoint again"
             )
         if config.temperature == 0:
             return int(np.argmax(logprobs))

@@ -17,7 +17,7 @@ MAX_IMAGE_PIXELS = 80_000_000
 FORMATS = (
     "PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA", "ICO",
 )  # fmt: skip
-"""Formats of Pillow that are read. Never EPS: Pillow hands it to Ghostscript, which runs programs."""
+"""Formats of Pillow that are read. Not EPS: Pillow hands it to Ghostscript, an interpreter."""
 
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error)
 """What Pillow's decoders raise on damaged files."""

@@ -222,5 +222,5 @@ def test_what_the_user_gives_a_family_is_checked() -> None:
 
 @pytest.mark.parametrize("options", [{"fps": 1e-7}, {"chunk_seconds": 1e-7}])
 def test_media_rates_below_what_is_counted_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="must be at least 0.001"):
+    with pytest.raises(ConfigError, match=r"must be at least 0\.001"):
         MediaOptions(**options)
