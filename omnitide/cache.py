@@ -21,8 +21,9 @@ from omnitide.history import History
 from omnitide.layouts import Layout
 from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
-from omnitide.pages import PAGE_SIZE, PageTable, Slots
-from omnitide.retention import RetentionPlan, RetentionPolicy, make_plan
+from omnitide.pages import PageTable, Slots
+from omnitide.paging import delete, doubled_pages, due_plan, relocate
+from omnitide.retention import RetentionPlan, RetentionPolicy
 from omnitide.rotary import Rotary, Table
 from omnitide.step import Step
 from omnitide.units import Unit, UnitKind
@@ -132,15 +133,11 @@ class BoundedCache:
         Plan, delete and re-index, then migrate; each is committed when it is whole. None if there
         was nothing to do.
         """
-        if len(self.history) <= self.config.high_watermark or not self.policy.bounded:
-            return None
-        plan = make_plan(self.policy, self.history, self.config)
-        if plan.num_deleted == 0:
+        plan = due_plan(self.policy, self.history, self.config)
+        if plan is None:
             return None
         state = self.state
-        table = state.table.copy()
-        table.release(state.history.cells["slot"][~plan.keep])
-        history = state.history.keep(plan.keep)
+        history, table = delete(state.history, state.table, plan)
         self.state = state = replace(
             state,
             history=history,
@@ -148,17 +145,11 @@ class BoundedCache:
             angles=self._angles(history),
             evictions=state.evictions + 1,
         )
-        migration = self.layout.plan(table, history)
-        table = table.copy()
-        if migration is not None:
-            migration.validate(table)
-            source, destination = migration.arrays()
-            self._backend.migrate(self.pools, source, destination)
-            table.move(source, destination)
-            history = history.move(source, destination)
-            state = replace(state, rows_moved=state.rows_moved + migration.rows_moved)
-        self.layout.settle(table, history)
-        self.state = replace(state, history=history, table=table)
+        history, table, migration = relocate(history, table, self.layout, self._migrate)
+        moved = migration.rows_moved if migration else 0
+        self.state = replace(
+            state, history=history, table=table, rows_moved=state.rows_moved + moved
+        )
         return Eviction(plan, migration)
 
     def check_integrity(self) -> None:
@@ -193,11 +184,13 @@ class BoundedCache:
     def _make_room(self, table: PageTable, count: int) -> None:
         """Grow an unbounded cache by doubling. Pools larger than the table do no harm."""
         if self.capacity.tokens is None and table.num_free < count:
-            more = max(table.num_pages, -(-count // PAGE_SIZE))
-            pages = max(table.num_pages + more, self.pools.num_pages)
+            pages = max(doubled_pages(table, count), self.pools.num_pages)
             if pages > self.pools.num_pages:
                 self._backend.grow_pools(self.pools, pages)
             table.grow(pages)
+
+    def _migrate(self, source: Slots, destination: Slots) -> None:
+        self._backend.migrate(self.pools, source, destination)
 
     def _angles(self, history: History, first: int = 0) -> Table:
         cos, sin = self._rotary.tables(history.cells["position"][first:])
