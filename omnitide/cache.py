@@ -32,6 +32,10 @@ PREFILL_STEP = 512
 """Most tokens of one forward pass; longer units are prefilled in pieces, with equal results."""
 
 
+Observer = Callable[[Unit], None]
+"""Called with each unit once it is whole and recorded."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheState:
     """Everything that an update changes.
@@ -82,6 +86,7 @@ class BoundedCache:
         self.pools: Pools = self._backend.new_pools(
             spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages
         )
+        self.observer: Observer | None = None
         angles = np.empty((0, spec.head_dim), np.float32)
         self.state = CacheState(
             History(), PageTable(capacity.pages), angles, stream=model.new_stream()
@@ -106,7 +111,10 @@ class BoundedCache:
         unit = encoded.unit
         if unit.kind != UnitKind.SYSTEM:  # the capacity was made around the system prefix
             self.capacity.check_fits(f"{unit.kind} unit", len(unit), len(self.history))
-        return self._grow(unit, encoded.embeddings, self.history.append, **changes)
+        logits = self._grow(unit, encoded.embeddings, self.history.append, **changes)
+        if len(unit):
+            self._tell(unit)
+        return logits
 
     def open_reply(self, time: float | None) -> None:
         """Begin a reply unit, which stays open until `close_reply`."""
@@ -125,7 +133,10 @@ class BoundedCache:
 
     def close_reply(self) -> None:
         """End the open reply."""
+        record = self.history.open_unit()
         self.state = replace(self.state, history=self.history.close())
+        cells = self.history.cells[-record.length :] if record.length else self.history.cells[:0]
+        self._tell(Unit(record.kind, cells, record.time, record.seconds))
 
     def evict(self) -> Eviction | None:
         """Between forward passes: cut a history that is above the high watermark.
@@ -159,6 +170,10 @@ class BoundedCache:
             IntegrityError: They disagree.
         """
         self.state.table.check_integrity(self.history.cells)
+
+    def _tell(self, unit: Unit) -> None:
+        if self.observer is not None:
+            self.observer(unit)
 
     def _grow(
         self,

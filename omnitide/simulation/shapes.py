@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from itertools import count as counting
-from itertools import islice
 
 import numpy as np
 
@@ -36,10 +36,10 @@ class Shape:
     system: Callable[[], Unit]
     endless: Callable[[Rng], Iterator[Unit]]
 
-    def units(self, count: int, seed: int = 0) -> list[Unit]:
+    def units(self, count: int, seed: int = 0) -> Iterator[Unit]:
         """The system prefix and `count` units after it."""
         rng = np.random.default_rng(seed)
-        return [self.system(), *islice(self.endless(rng), count)]
+        return chain([self.system()], islice(self.endless(rng), count))
 
 
 def _duplex(rng: Rng, slices: int = 0) -> Iterator[Unit]:
