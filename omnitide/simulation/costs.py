@@ -29,8 +29,8 @@ class Costs:
         row_us: Of one migrated row. Microseconds.
     """
 
-    tile_us: float = SUBBLOCK_SIZE * KV_BYTES / BYTES_PER_US
-    row_us: float = PASSES_OF_A_COPY * KV_BYTES / BYTES_PER_US
+    tile_us: float = round(SUBBLOCK_SIZE * KV_BYTES / BYTES_PER_US, 1)
+    row_us: float = round(PASSES_OF_A_COPY * KV_BYTES / BYTES_PER_US, 1)
 
     def __post_init__(self) -> None:
         for name, value in (("tile_us", self.tile_us), ("row_us", self.row_us)):

@@ -139,3 +139,7 @@ def make_shape(name: str) -> Shape:
     if name not in SHAPES:
         raise ConfigError(f"[shape] expected one of {', '.join(SHAPES)}; got {name!r}")
     return SHAPES[name]
+
+
+DEFAULT_SHAPE = "qwen-448"
+"""Taken where none is named."""

@@ -20,7 +20,7 @@ from omnitide.history import History
 from omnitide.layouts import Layout, make_layout
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageTable, Slots
 from omnitide.paging import delete, doubled_pages, due_plan, relocate
-from omnitide.policies import make_policy
+from omnitide.policies import POLICIES, make_policy
 from omnitide.retention import Mask, RetentionPolicy
 from omnitide.simulation.costs import Costs
 from omnitide.simulation.result import Content, SimulationResult, Timeline
@@ -147,7 +147,7 @@ def simulate(
         CapacityError: A unit does not fit.
     """
     chosen = make_policy(policy)
-    if getattr(chosen, "needs_mass", False):
+    if needs_model(policy):
         raise ConfigError(
             f"[simulate] policy {policy} decides by the attention of a model, which a simulation "
             "has not; take another, or measure it with omnitide generate"
@@ -167,6 +167,11 @@ def simulate(
         if progress is not None:
             progress(done)
     return course.result(stream.name)
+
+
+def needs_model(policy: str) -> bool:
+    """Whether a policy decides by attention, which a simulation has not."""
+    return bool(getattr(POLICIES[policy], "needs_mass", False))
 
 
 class _Course:
