@@ -22,7 +22,7 @@ from omnitide.layouts import Layout
 from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.pages import PageTable, Slots
-from omnitide.paging import delete, doubled_pages, due_plan, relocate
+from omnitide.paging import delete, doubled_pages, due_plan, place, relocate
 from omnitide.retention import RetentionPlan, RetentionPolicy
 from omnitide.rotary import Rotary, Table
 from omnitide.step import Step
@@ -188,8 +188,7 @@ class BoundedCache:
         if len(unit):
             table = table.copy()
             self._make_room(table, len(unit))
-            survivors = self.policy.survivors(unit.cells, self.config)
-            history = record(unit, self.layout.place(table, survivors, unit.kind))
+            history = record(unit, place(table, unit, self.policy, self.layout, self.config))
             before = len(state.history)
             angles = append_rows(angles, before, self._angles(history, before))
             logits = self._forward(embeddings, history, angles, before)

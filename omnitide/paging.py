@@ -1,7 +1,6 @@
-"""What an eviction does to history and table: plan, delete, relocate.
+"""What an update does to history and table: place, plan, delete, relocate.
 
-Plain integers only. The cache does this around its pools; the simulator does it without any. Each
-function returns new values and leaves those it was given as they were.
+Plain integers only. The cache does this around its pools; the simulator does it without any.
 """
 
 from __future__ import annotations
@@ -14,15 +13,30 @@ from omnitide.layouts import Layout
 from omnitide.migration import MigrationPlan
 from omnitide.pages import PAGE_SIZE, PageTable, Slots
 from omnitide.retention import RetentionPlan, RetentionPolicy, make_plan
+from omnitide.units import Unit
 
 Execute = Callable[[Slots, Slots], None]
 """Copies rows from source slots to destination slots."""
 
 
+def place(
+    table: PageTable, unit: Unit, policy: RetentionPolicy, layout: Layout, config: RetentionConfig
+) -> Slots:
+    """Take slots for the cells of a new unit by what the policy expects of them. Changes `table`.
+
+    Raises:
+        CapacityError: Too few slots are free; nothing was taken.
+    """
+    return layout.place(table, policy.survivors(unit.cells, config), unit.kind)
+
+
 def due_plan(
     policy: RetentionPolicy, history: History, config: RetentionConfig
 ) -> RetentionPlan | None:
-    """What to delete now. None if the history is short enough or nothing would go."""
+    """What to delete now. None if the history is short enough or nothing would go.
+
+    Changes nothing.
+    """
     if len(history) <= config.high_watermark or not policy.bounded:
         return None
     plan = make_plan(policy, history, config)
@@ -30,7 +44,10 @@ def due_plan(
 
 
 def delete(history: History, table: PageTable, plan: RetentionPlan) -> tuple[History, PageTable]:
-    """History and table without the cells that a plan deletes; the others stay where they lie."""
+    """History and table without the cells that a plan deletes; the others stay where they lie.
+
+    Both are new; those that were given stay as they were.
+    """
     table = table.copy()
     table.release(history.cells["slot"][~plan.keep])
     return history.keep(plan.keep), table
@@ -40,6 +57,8 @@ def relocate(
     history: History, table: PageTable, layout: Layout, execute: Execute
 ) -> tuple[History, PageTable, MigrationPlan | None]:
     """History and table after the layout's migration, if it wants one, and its re-classing.
+
+    Both are new; those that were given stay as they were.
 
     Args:
         history, table: After `delete`.

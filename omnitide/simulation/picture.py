@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.errors import ConfigError
-from omnitide.pages import PAGE_SIZE, PageClass
+from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass
 from omnitide.simulation.result import Content, PageMap, SimulationResult, Timeline
 
 try:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 except ImportError as missing:
     raise ConfigError(
@@ -51,14 +52,20 @@ HATCHES = {Content.BOUNDARY: "", Content.TEXT: "////", Content.AUDIO: "....", Co
 HOLE, HOLE_LINE = "#f4f1ea", "#cfc8b8"
 
 CLASSES = {
-    PageClass.MUST_KEEP: "must-keep",
+    PageClass.MUST_KEEP: "must-keep page",
     PageClass.SELECTED_HISTORY: "selected history",
     PageClass.RECENT_CONTEXT: "recent context",
-    PageClass.MIXED: "no class",
 }
+STYLES: dict[PageClass, Any] = {
+    PageClass.MUST_KEEP: "full",
+    PageClass.SELECTED_HISTORY: "bottom",
+    PageClass.RECENT_CONTEXT: "none",
+}
+"""How the strip above a page, and the legend, mark its class."""
 
-DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 3)), (0, (8, 2)), "-.")
-LINES = ("#111111", "#c2410c", "#0072b2", "#5f5f5f", "#009e73", "#cc79a7", "#8a6d00")
+SPAN: dict[str, Any] = {"color": "#111111", "linewidth": 1.2, "linestyle": (0, (5, 1.5))}
+WALKED: dict[str, Any] = {"color": "#c2410c", "linewidth": 0.9}
+USEFUL = "#d9d9d9"
 
 BANDS = 8
 """Evictions shown in a page map; from longer streams that many are taken, evenly."""
@@ -146,13 +153,14 @@ def overview(results: Sequence[SimulationResult], timelines: Sequence[Timeline])
     for column, (result, timeline) in enumerate(zip(results, timelines, strict=True)):
         axes = [figure.add_subplot(grid[row, column]) for row in range(3)]
         draw_page_map(axes[0], timeline, pages)
-        axes[0].set_title(f"{result.policy}, {result.layout}")
+        walked = f"{result.active_subblock_ratio:.2f} slots walked a cell"
+        axes[0].set_title(f"{result.policy}, {result.layout}: {walked}")
         draw_kept(axes[1], result, timeline)
         draw_span(axes[2], timeline, most)
     figure.legend(
-        handles=_legend(timelines),
+        handles=_legend(),
         loc="outside lower left",
-        ncols=5 if columns == 1 else 10,
+        ncols=6 if columns < 3 else 11,
         handlelength=1.4,
         columnspacing=1.4,
     )
@@ -260,29 +268,31 @@ def draw_kept(axes: Any, result: SimulationResult, timeline: Timeline) -> None:
 def draw_span(axes: Any, timeline: Timeline, most: int) -> None:
     """Physical span against the cells that are useful."""
     live, span = sum_kept(timeline), np.array(timeline.span)
-    walked = np.array(timeline.subblocks) * 32
+    walked = np.array(timeline.subblocks) * SUBBLOCK_SIZE
     units = np.arange(len(live))
-    axes.fill_between(units, live, step="post", color="#d9d9d9", linewidth=0)
-    axes.step(units, walked, where="post", color=LINES[1], linewidth=0.9)
-    axes.step(units, span, where="post", color=LINES[0], linewidth=1.2, linestyle=DASHES[1])
+    axes.fill_between(units, live, step="post", color=USEFUL, linewidth=0)
+    axes.step(units, walked, where="post", **WALKED)
+    axes.step(units, span, where="post", **SPAN)
     axes.set_xlim(0, max(len(live) - 1, 1))
     axes.set_ylim(0, most * 1.08)
     axes.set_xlabel("unit")
     axes.set_ylabel("slots")
 
 
-def _legend(timelines: Sequence[Timeline]) -> list[Any]:
-    from matplotlib.lines import Line2D
-
+def _legend() -> list[Any]:
     handles: list[Any] = [
         Patch(facecolor=COLOURS[c], edgecolor=PAPER, hatch=HATCHES[c], label=NAMES[c])
         for c in COLOURS
     ]
     handles.append(Patch(facecolor=HOLE, edgecolor=HOLE_LINE, hatch="/////", label="hole"))
     handles += [
-        Line2D([], [], color=LINES[0], linewidth=1.2, linestyle=DASHES[1], label="physical span"),
-        Line2D([], [], color=LINES[1], linewidth=0.9, label="active subblocks"),
-        Patch(facecolor="#d9d9d9", label="useful cells"),
+        Line2D([], [], linestyle="", marker="s", color=INK, fillstyle=style, label=CLASSES[c])
+        for c, style in STYLES.items()
+    ]
+    handles += [
+        Line2D([], [], label="physical span", **SPAN),
+        Line2D([], [], label="active subblocks", **WALKED),
+        Patch(facecolor=USEFUL, label="useful cells"),
     ]
     return handles
 

@@ -19,7 +19,7 @@ from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
 from omnitide.layouts import Layout, make_layout
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageTable, Slots
-from omnitide.paging import delete, doubled_pages, due_plan, relocate
+from omnitide.paging import delete, doubled_pages, due_plan, place, relocate
 from omnitide.policies import POLICIES, make_policy
 from omnitide.retention import Mask, RetentionPolicy
 from omnitide.simulation.costs import Costs
@@ -85,8 +85,7 @@ class Simulator:
                     f"drops none, at most {MOST_TOKENS:,} are simulated; lower --units"
                 )
             table.grow(pages)
-        survivors = self.policy.survivors(unit.cells, self.config)
-        slots = self.layout.place(table, survivors, unit.kind)
+        slots = place(table, unit, self.policy, self.layout, self.config)
         self.history = self.history.append(unit, slots)
         self.table = table
 
