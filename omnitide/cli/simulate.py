@@ -166,6 +166,7 @@ def _simulate_all(
 
 ROWS: tuple[tuple[str, str], ...] = (
     ("cells kept", "live_cells"),
+    ("units with a cell left", "kept_units"),
     ("active pages", "active_pages"),
     ("active subblocks", "active_subblocks"),
     ("slots walked a cell", "active_subblock_ratio"),

@@ -62,6 +62,8 @@ class SimulationResult:
         peak_pages: Most active pages at any time.
         capacity_pages: Pages of the pools; they are never exceeded.
         kept_boundary, kept_text, kept_audio, kept_image: Cells kept at the end, by content.
+        kept_units, whole_units: Units with a cell left at the end, and those that are complete; the
+            system prefix is not counted.
         high_watermark, low_watermark: That held.
         attention_ms, copy_ms: Estimates for the whole stream, see `Costs`.
     """
@@ -92,6 +94,8 @@ class SimulationResult:
     kept_text: int
     kept_audio: int
     kept_image: int
+    kept_units: int
+    whole_units: int
     high_watermark: int
     low_watermark: int
     attention_ms: float

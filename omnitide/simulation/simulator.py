@@ -205,6 +205,10 @@ class _Course:
     def result(self, name: str) -> SimulationResult:
         run, cuts = self.run, self.cuts
         run.check_integrity()
+        left = [u for u in run.history.units if u.kind != UnitKind.SYSTEM]
+        in_unit = run.history.cells["unit"]
+        ids = [u.id for u in left]
+        lengths = np.searchsorted(in_unit, ids, "right") - np.searchsorted(in_unit, ids, "left")
         kept = Timeline()
         kept.add(run.history, run.table, 0, 0)
         by_content = kept.kept[0]
@@ -238,6 +242,8 @@ class _Course:
             kept_text=int(by_content[Content.TEXT]),
             kept_audio=int(by_content[Content.AUDIO]),
             kept_image=int(by_content[Content.IMAGE]),
+            kept_units=len(left),
+            whole_units=int(np.count_nonzero(lengths == [u.length for u in left])),
             high_watermark=run.config.high_watermark,
             low_watermark=run.config.low_watermark,
             attention_ms=round(self.tiles_read * self.costs.tile_us / 1e3, 3),
