@@ -6,10 +6,12 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -119,10 +121,10 @@ def _choices(options: argparse.Namespace, policy: str, layout: str) -> tuple[tup
     return tuple(dict.fromkeys(pairs))
 
 
-def _changed(recorded: RetentionConfig, given: dict[str, int | None]) -> RetentionConfig:
+def _changed(recorded: RetentionConfig, given: dict[str, Any]) -> RetentionConfig:
     """The recorded settings with those that were given in their place."""
     changes = {name: value for name, value in given.items() if value is not None}
-    return replace(recorded, **changes)  # type: ignore[arg-type]
+    return replace(recorded, **changes)
 
 
 def _first(stream: Stream, count: int | None) -> Stream:
@@ -156,12 +158,16 @@ def _simulate_all(
                 max_kv_size=plan.max_kv_size,
                 costs=plan.costs,
                 timeline=timeline,
-                progress=lambda done, task=task: progress.update(task, completed=done),
+                progress=partial(_advance, progress, task),
             )
             results.append(result)
             if timeline is not None:
                 timelines.append(timeline)
     return results, timelines
+
+
+def _advance(progress: Progress, task: TaskID, done: int) -> None:
+    progress.update(task, completed=done)
 
 
 ROWS: tuple[tuple[str, str], ...] = (

@@ -21,6 +21,7 @@ from omnitide.simulation.result import Content, PageMap, SimulationResult, Timel
 try:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 except ImportError as missing:
@@ -136,8 +137,7 @@ def overview(results: Sequence[SimulationResult], timelines: Sequence[Timeline])
     """All three pictures of each simulation: page map, kept tokens, span against useful cells."""
     columns = len(results)
     width = max(8.0, 4.2 * columns)
-    figure = Figure(figsize=(width, 8.6), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)  # type: ignore[union-attr]
+    figure = Figure(figsize=(width, 8.6), layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08))
     first = results[0]
     figure.suptitle(
         f"{_plain(first.shape)}: {first.units:,} units, {first.tokens_seen:,} tokens, watermarks "
