@@ -176,12 +176,14 @@ def test_long_timelines_keep_few_maps_evenly() -> None:
 
 
 def test_integrity_is_checked_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(table: PageTable, *_: Any) -> Any:
-        return table.first_free(len(_[0].cells))[::-1] * 0
+    def wrong(table: PageTable, unit: Unit, *_: Any) -> Any:
+        return table.first_free(len(unit)) * 0  # all cells into slot 0
 
     monkeypatch.setattr(simulator, "place", wrong)
+    done: list[int] = []
     with pytest.raises(IntegrityError):
-        simulate(shape_stream(make_shape("audio"), 3))
+        simulate(shape_stream(make_shape("audio"), 3), progress=done.append)
+    assert done == []
 
 
 @pytest.mark.parametrize("name", SHAPES)
