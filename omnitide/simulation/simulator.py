@@ -63,6 +63,8 @@ class Simulator:
             )
         self.policy, self.layout, self.config, self.capacity = policy, layout, config, capacity
         self.history, self.table = History(), PageTable(capacity.pages)
+        # Layouts for comparison that never fill a hole, and so outgrow any bound.
+        self._loses_holes = bool(getattr(layout, "simulated", False))
 
     def append(self, unit: Unit) -> None:
         """Place a unit.
@@ -78,16 +80,25 @@ class Simulator:
             self.capacity.check_fits(f"{unit.kind} unit", count, len(self.history), is_reply)
         table = self.table.copy()
         if self.capacity.tokens is None:
-            pages = doubled_pages(table, count)
-            if pages * PAGE_SIZE > MOST_TOKENS:
-                raise CapacityError(
-                    f"[simulate] policy {self.policy.name} holds {len(self.history):,} tokens and "
-                    f"drops none, at most {MOST_TOKENS:,} are simulated; lower --units"
-                )
-            table.grow(pages)
-        slots = place(table, unit, self.policy, self.layout, self.config)
+            self._grow(table, doubled_pages(table, count))
+        slots: Slots | None = None
+        while slots is None:
+            try:
+                slots = place(table, unit, self.policy, self.layout, self.config)
+            except CapacityError:
+                if not self._loses_holes:
+                    raise
+                self._grow(table, 2 * table.num_pages)
         self.history = self.history.append(unit, slots)
         self.table = table
+
+    def _grow(self, table: PageTable, pages: int) -> None:
+        if pages * PAGE_SIZE > MOST_TOKENS:
+            raise CapacityError(
+                f"[simulate] {self.policy.name}, {self.layout.name} needs {pages * PAGE_SIZE:,} "
+                f"slots, at most {MOST_TOKENS:,} are simulated; lower --units"
+            )
+        table.grow(pages)
 
     def evict(self) -> Cut | None:
         """Cut the history if it is due; None if it is not."""

@@ -17,7 +17,8 @@ from omnitide.config import RetentionConfig
 from omnitide.errors import CapacityError, ConfigError, IntegrityError
 from omnitide.history import History
 from omnitide.layouts import LAYOUTS, make_layout
-from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageTable
+from omnitide.layouts.native import Native
+from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
 from omnitide.policies import POLICIES, make_policy
 from omnitide.simulation import minicpm, qwen, simulator
 from omnitide.simulation.costs import Costs
@@ -173,6 +174,32 @@ def test_long_timelines_keep_few_maps_evenly() -> None:
     units = [m.unit for m in timeline.maps]
     assert MAPS // 2 <= len(units) <= MAPS
     assert len(set(np.diff(units).tolist())) == 1
+
+
+class Endless(Native):
+    """Slots behind the last one ever taken."""
+
+    name = "endless"
+    simulated = True
+
+    def place(self, table: PageTable, survivors: Any, kind: UnitKind) -> Any:
+        """Never fills a hole."""
+        first = int(np.flatnonzero(table.live)[-1]) + 1 if table.num_live else 0
+        if first + len(survivors) > len(table.live):
+            raise CapacityError("the table ends")
+        slots = np.arange(first, first + len(survivors), dtype=np.int32)
+        table.take(slots, PageClass.MIXED)
+        return slots
+
+
+def test_a_layout_that_fills_no_hole_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAYOUTS, "endless", Endless)
+    result = simulate(shape_stream(make_shape("audio"), 60), layout="endless", config=SMALL)
+    assert result.physical_span == -(-result.tokens_seen // PAGE_SIZE) * PAGE_SIZE
+    assert result.evictions > 2
+    monkeypatch.setattr(Endless, "simulated", False)
+    with pytest.raises(CapacityError, match="the table ends"):
+        simulate(shape_stream(make_shape("audio"), 60), layout="endless", config=SMALL)
 
 
 def test_integrity_is_checked_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
