@@ -22,14 +22,19 @@ from omnitide.history import History
 from omnitide.layouts import Layout
 from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
-from omnitide.pages import PAGE_SIZE, PageTable, Slots
-from omnitide.retention import Mass, RetentionPlan, RetentionPolicy, make_plan
+from omnitide.pages import PageTable, Slots
+from omnitide.paging import delete, doubled_pages, due_plan, place, relocate
+from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
 from omnitide.rotary import Rotary, Table
 from omnitide.step import MassSum, Step
 from omnitide.units import Unit, UnitKind
 
 PREFILL_STEP = 512
 """Most tokens of one forward pass; longer units are prefilled in pieces, with equal results."""
+
+
+Observer = Callable[[Unit], None]
+"""Called with each unit once it is whole and recorded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +89,7 @@ class BoundedCache:
         self.pools: Pools = self._backend.new_pools(
             spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages
         )
+        self.observer: Observer | None = None
         angles = np.empty((0, spec.head_dim), np.float32)
         self.state = CacheState(
             History(),
@@ -112,7 +118,10 @@ class BoundedCache:
         unit = encoded.unit
         if unit.kind != UnitKind.SYSTEM:  # the capacity was made around the system prefix
             self.capacity.check_fits(f"{unit.kind} unit", len(unit), len(self.history))
-        return self._grow(unit, encoded.embeddings, self.history.append, **changes)
+        logits = self._grow(unit, encoded.embeddings, self.history.append, **changes)
+        if len(unit):
+            self._tell(unit)
+        return logits
 
     def open_reply(self, time: float | None) -> None:
         """Begin a reply unit, which stays open until `close_reply`."""
@@ -131,7 +140,10 @@ class BoundedCache:
 
     def close_reply(self) -> None:
         """End the open reply."""
+        record = self.history.open_unit()
         self.state = replace(self.state, history=self.history.close())
+        cells = self.history.cells[-record.length :] if record.length else self.history.cells[:0]
+        self._tell(Unit(record.kind, cells, record.time, record.seconds))
 
     def evict(self) -> Eviction | None:
         """Between forward passes: cut a history that is above the high watermark.
@@ -139,15 +151,11 @@ class BoundedCache:
         Plan, delete and re-index, then migrate; each is committed when it is whole. None if there
         was nothing to do.
         """
-        if len(self.history) <= self.config.high_watermark or not self.policy.bounded:
-            return None
         state = self.state
-        plan = make_plan(self.policy, state.history, self.config, state.mass)
-        if plan.num_deleted == 0:
+        plan = due_plan(self.policy, state.history, self.config, state.mass)
+        if plan is None:
             return None
-        table = state.table.copy()
-        table.release(state.history.cells["slot"][~plan.keep])
-        history = state.history.keep(plan.keep)
+        history, table = delete(state.history, state.table, plan)
         self.state = state = replace(
             state,
             history=history,
@@ -156,17 +164,11 @@ class BoundedCache:
             mass=None if state.mass is None else state.mass[plan.keep],
             evictions=state.evictions + 1,
         )
-        migration = self.layout.plan(table, history)
-        table = table.copy()
-        if migration is not None:
-            migration.validate(table)
-            source, destination = migration.arrays()
-            self._backend.migrate(self.pools, source, destination)
-            table.move(source, destination)
-            history = history.move(source, destination)
-            state = replace(state, rows_moved=state.rows_moved + migration.rows_moved)
-        self.layout.settle(table, history)
-        self.state = replace(state, history=history, table=table)
+        history, table, migration = relocate(history, table, self.layout, self._migrate)
+        moved = migration.rows_moved if migration else 0
+        self.state = replace(
+            state, history=history, table=table, rows_moved=state.rows_moved + moved
+        )
         return Eviction(plan, migration)
 
     def check_integrity(self) -> None:
@@ -183,6 +185,10 @@ class BoundedCache:
                 f"{len(state.history):,}"
             )
 
+    def _tell(self, unit: Unit) -> None:
+        if self.observer is not None:
+            self.observer(unit)
+
     def _grow(
         self,
         unit: Unit,
@@ -196,8 +202,7 @@ class BoundedCache:
         if len(unit):
             table = table.copy()
             self._make_room(table, len(unit))
-            survivors = self.policy.survivors(unit.cells, self.config)
-            history = record(unit, self.layout.place(table, survivors, unit.kind))
+            history = record(unit, place(table, unit, self.policy, self.layout, self.config))
             before = len(state.history)
             angles = append_rows(angles, before, self._angles(history, before))
             if mass is not None:
@@ -212,11 +217,13 @@ class BoundedCache:
     def _make_room(self, table: PageTable, count: int) -> None:
         """Grow an unbounded cache by doubling. Pools larger than the table do no harm."""
         if self.capacity.tokens is None and table.num_free < count:
-            more = max(table.num_pages, -(-count // PAGE_SIZE))
-            pages = max(table.num_pages + more, self.pools.num_pages)
+            pages = max(doubled_pages(table, count), self.pools.num_pages)
             if pages > self.pools.num_pages:
                 self._backend.grow_pools(self.pools, pages)
             table.grow(pages)
+
+    def _migrate(self, source: Slots, destination: Slots) -> None:
+        self._backend.migrate(self.pools, source, destination)
 
     def _angles(self, history: History, first: int = 0) -> Table:
         cos, sin = self._rotary.tables(history.cells["position"][first:])

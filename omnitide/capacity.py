@@ -130,3 +130,30 @@ def fit_watermarks(
     fitted = replace(config, high_watermark=high, low_watermark=max(low, 1))
     bound = bounded_capacity(fitted, prefix, largest_unit, reply)
     return fitted, replace(bound, rest=rest, tokens=pages * PAGE_SIZE, pages=pages)
+
+
+def plan_capacity(
+    config: RetentionConfig,
+    bounded: bool,
+    prefix: int,
+    largest_unit: int,
+    reply: int,
+    max_kv_size: int | None,
+) -> tuple[RetentionConfig, Capacity]:
+    """Watermarks and capacity of a stream.
+
+    Args:
+        config: What was asked for.
+        bounded: Whether the policy keeps the history near the watermarks.
+        prefix, largest_unit, reply: Tokens of the system prefix, of the largest unit beside it and
+            of the longest reply with its closing.
+        max_kv_size: Tokens that the pools may hold, which may lower the watermarks.
+
+    Raises:
+        ConfigError: The numbers can't be met.
+    """
+    if not bounded:
+        return config, unbounded_capacity(prefix, reply, max_kv_size)
+    if max_kv_size is not None:
+        return fit_watermarks(config, prefix, largest_unit, reply, max_kv_size)
+    return config, bounded_capacity(config, prefix, largest_unit, reply)

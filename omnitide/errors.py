@@ -27,6 +27,10 @@ class MediaError(OmnitideError):
     """A file or stream can't be read as sound or pictures."""
 
 
+class TraceError(OmnitideError):
+    """A trace of a stream can't be written, or what is read is none."""
+
+
 class BackendError(OmnitideError):
     """A backend or a device is missing; the message says what to install."""
 

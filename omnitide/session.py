@@ -16,13 +16,7 @@ import numpy as np
 
 from omnitide.backend import Array
 from omnitide.cache import BoundedCache, Eviction
-from omnitide.capacity import (
-    CLOSING,
-    Capacity,
-    bounded_capacity,
-    fit_watermarks,
-    unbounded_capacity,
-)
+from omnitide.capacity import CLOSING, plan_capacity
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig, family_retention
 from omnitide.detokenizer import Detokenizer
 from omnitide.errors import ConfigError, SessionError
@@ -79,6 +73,7 @@ class Session:
             raise ConfigError(f"[session] max_kv_size must be at least 1, got {max_kv_size}")
         self.model = model
         self.max_tokens = max_tokens
+        self.max_kv_size = max_kv_size
         self._policy = make_policy(policy)
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self._generated = 0
@@ -87,9 +82,15 @@ class Session:
         self._run = model.backend.run
         media = media or model.media
         unit = largest_unit or max(model.largest_media_unit(media), SMALLEST_UNIT_ROOM)
+        self.largest_unit = unit
         system = self._run(model.encode_system, system_prompt)
-        config, capacity = self._sizes(
-            retention or family_retention(model.defaults), len(system.unit), unit, max_kv_size
+        config, capacity = plan_capacity(
+            retention or family_retention(model.defaults),
+            self._policy.bounded,
+            len(system.unit),
+            unit,
+            max_tokens + CLOSING,
+            max_kv_size,
         )
         self.retention = config
         self.cache: BoundedCache = self._run(
@@ -290,16 +291,6 @@ class Session:
         self.cache.extend_reply(unit, self.model.embed(unit.cells["token"]))
         self.cache.close_reply()
         return self.cache.evict()
-
-    def _sizes(
-        self, config: RetentionConfig, prefix: int, unit: int, max_kv_size: int | None
-    ) -> tuple[RetentionConfig, Capacity]:
-        reply = self.max_tokens + CLOSING
-        if not self._policy.bounded:
-            return config, unbounded_capacity(prefix, reply, max_kv_size)
-        if max_kv_size is not None:
-            return fit_watermarks(config, prefix, unit, reply, max_kv_size)
-        return config, bounded_capacity(config, prefix, unit, reply)
 
 
 def _refuse_empty(what: str, text: str) -> None:

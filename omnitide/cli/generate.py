@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 
 from rich.console import Console
 
@@ -21,6 +22,7 @@ from omnitide.loading import load
 from omnitide.media.stream import MediaStream
 from omnitide.response import Update
 from omnitide.session import Session
+from omnitide.simulation.trace import TraceWriter
 
 
 def generate(options: argparse.Namespace) -> int:
@@ -39,9 +41,15 @@ def generate(options: argparse.Namespace) -> int:
     """
     request = read_request(options)
     screen = PlainConsole(stderr=True)
-    with _open_media(request) as stream:
+    with _open_trace(request) as trace, _open_media(request) as stream:
         session = _open_session(request)
+        if trace is not None:
+            trace.record(session)
         return _follow(request, stream, session, screen)
+
+
+def _open_trace(request: Request) -> TraceWriter | nullcontext[None]:
+    return nullcontext() if request.trace is None else TraceWriter(request.trace)
 
 
 def _open_media(request: Request) -> MediaStream:

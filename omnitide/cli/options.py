@@ -66,6 +66,14 @@ def choice(group: Any, names: tuple[str, ...], default: str, help: str, *flags: 
     group.add_argument(*flags, metavar="NAME", choices=names, default=default, help=help)
 
 
+def choices(group: Any, names: tuple[str, ...], default: str, help: str, *flags: str) -> None:
+    """An option with one of several names that may be repeated; empty where not given."""
+    help = f"{help}: {', '.join(names)} ({stated(default)}); may be repeated"
+    group.add_argument(
+        *flags, metavar="NAME", choices=names, action="append", default=[], help=help
+    )
+
+
 def switch(group: Any, help: str, *flags: str) -> None:
     """An option without a value."""
     group.add_argument(*flags, action="store_true", help=help)

@@ -12,6 +12,7 @@ from omnitide.backends import BACKENDS
 from omnitide.cli.options import (
     Parser,
     choice,
+    choices,
     number,
     number_or_none,
     stated,
@@ -25,8 +26,10 @@ from omnitide.layouts import LAYOUTS
 from omnitide.loading import load
 from omnitide.policies import POLICIES
 from omnitide.session import Session
+from omnitide.simulation.costs import Costs
+from omnitide.simulation.shapes import DEFAULT_SHAPE, SHAPES
 
-_MEDIA, _SAMPLING, _KEPT = MediaOptions(), SamplingConfig(), RetentionConfig()
+_MEDIA, _SAMPLING, _KEPT, _COSTS = MediaOptions(), SamplingConfig(), RetentionConfig(), Costs()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -46,6 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _add_generate(commands)
     _add_env(commands)
     _add_models(commands)
+    _add_simulate(commands)
     return parser.parse_args(argv)
 
 
@@ -62,6 +66,7 @@ def _add_generate(commands: Any) -> None:
     text(parser, "FILE", "film to follow: a file or a URL", "--video")
     text(parser, "FILE", "sound to follow; beside --video, instead of the film's", "--audio")
     texts(parser, "FILE", "still picture before the stream", "--image")
+    text(parser, "FILE", "record the stream's units for omnitide simulate", "--trace")
     switch(parser, "print one JSON object instead of words and table", "--json")
     switch(parser, "say more: each question, progress without a screen", "--verbose")
     _add_questions(parser.add_argument_group("questions"))
@@ -93,6 +98,10 @@ def _add_history(group: Any) -> None:
     policy, layout = _default(Session, "policy"), _default(Session, "layout")
     choice(group, tuple(POLICIES), policy, "what is kept", "--policy")
     choice(group, tuple(LAYOUTS), layout, "where it lies", "--layout")
+    _add_kept(group)
+
+
+def _add_kept(group: Any) -> None:
     # None where not given: what the family of the model says then holds.
     cut, aim = stated(_KEPT.high_watermark), stated(_KEPT.low_watermark)
     number_or_none(group, f"tokens above which the history is cut ({cut})", "--high-watermark")
@@ -167,6 +176,40 @@ def _add_models(commands: Any) -> None:
     switch(parser, "print one JSON object", "--json")
 
 
+def _add_simulate(commands: Any) -> None:
+    parser = commands.add_parser(
+        "simulate",
+        help="show what policies and layouts keep, move and cost, without a model",
+        description="Let a policy and a layout follow a stream of units, without a model, and show "
+        "what they keep, where it lies, what is moved and what that costs.",
+    )
+    policy, layout = _default(Session, "policy"), _default(Session, "layout")
+    parser.set_defaults(command=_run_simulate, default_policy=policy, default_layout=layout)
+    shapes = f"kind of stream: {', '.join(SHAPES)} ({stated(DEFAULT_SHAPE)})"
+    parser.add_argument("--shape", metavar="NAME", choices=tuple(SHAPES), help=shapes)
+    text(
+        parser,
+        "FILE",
+        "follow a stream that omnitide generate --trace recorded, with its settings",
+        "--trace",
+    )
+    number_or_none(parser, "units of the stream (default: 400, or all of a trace)", "--units")
+    number(parser, 0, "of the shape's random numbers", "--seed")
+    choices(parser, tuple(POLICIES), policy, "what is kept", "--policy")
+    choices(parser, tuple(LAYOUTS), layout, "where it lies", "--layout")
+    switch(
+        parser,
+        "every layout side by side; with --layout and no --policy, every policy",
+        "--compare",
+    )
+    text(parser, "FILE", "draw it: a name that ends in .png or .svg (needs matplotlib)", "--plot")
+    switch(parser, "print a JSON list with an object for each row", "--json")
+    _add_kept(parser.add_argument_group("history"))
+    costs = parser.add_argument_group("estimates")
+    number(costs, _COSTS.tile_us, "microseconds to read a subblock in all layers", "--tile-us")
+    number(costs, _COSTS.row_us, "microseconds to move a row in all layers", "--row-us")
+
+
 def _default(function: Any, name: str) -> Any:
     """The default of a parameter."""
     return inspect.signature(function).parameters[name].default
@@ -196,3 +239,9 @@ def _run_models(options: argparse.Namespace) -> int:
     from omnitide.cli.models import models
 
     return models(options)
+
+
+def _run_simulate(options: argparse.Namespace) -> int:
+    from omnitide.cli.simulate import run_simulate
+
+    return run_simulate(options)

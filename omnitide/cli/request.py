@@ -47,6 +47,7 @@ class Request:
         sampling, media: Of the options of that name.
         kept: The retention options that were given, by name.
         policy, layout, max_kv_size, backend, dtype: As in `Session` and `load`.
+        trace: File to record the units in, or None.
         as_json, verbose: How to report.
     """
 
@@ -65,6 +66,7 @@ class Request:
     max_kv_size: int | None
     backend: str
     dtype: str | None
+    trace: str | None
     as_json: bool
     verbose: bool
 
@@ -107,6 +109,7 @@ def read_request(options: argparse.Namespace) -> Request:
         max_kv_size=options.max_kv_size,
         backend=options.backend,
         dtype=options.dtype,
+        trace=_named("--trace", options.trace),
         as_json=options.json,
         verbose=options.verbose,
     )

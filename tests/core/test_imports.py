@@ -18,6 +18,7 @@ CORE = (
     "migration",
     "model",
     "pages",
+    "paging",
     "policies",
     "positions",
     "retention",

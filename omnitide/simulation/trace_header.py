@@ -1,0 +1,113 @@
+"""The first line of a trace: what it is, and the settings of the run that wrote it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from omnitide.config import RetentionConfig
+from omnitide.errors import ConfigError, TraceError
+from omnitide.session import Session
+
+FORMAT = "omnitide trace"
+VERSION = 1
+MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """Settings of the recorded run; a simulation takes them where it is given no others.
+
+    Attributes:
+        model: Name of the model.
+        policy, layout: Names.
+        retention: Watermarks and budgets that held.
+        largest_unit, reply: Tokens that the capacity was made for.
+        max_kv_size: As given, or None.
+    """
+
+    model: str
+    policy: str
+    layout: str
+    retention: RetentionConfig
+    largest_unit: int
+    reply: int
+    max_kv_size: int | None
+
+    @classmethod
+    def of(cls, session: Session) -> TraceHeader:
+        """The settings of a session."""
+        stats = session.stats()
+        return cls(
+            stats.model,
+            stats.policy,
+            session.cache.layout.name,
+            session.retention,
+            session.largest_unit,
+            session.cache.capacity.reply,
+            session.max_kv_size,
+        )
+
+    def write(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+
+def read_header(line: Any) -> TraceHeader:
+    """A header from plain data that came from anywhere.
+
+    Raises:
+        TraceError: It is none, or of another version.
+    """
+    if not isinstance(line, dict) or line.get("format") != FORMAT:
+        raise TraceError("is not a trace of omnitide; record one with omnitide generate --trace")
+    version = line.get("version")
+    if type(version) is not int or version != VERSION:
+        raise TraceError(f"has version {str(version)[:20]}, this omnitide reads {VERSION}")
+    retention = line.get("retention")
+    if not isinstance(retention, dict):
+        raise TraceError("must have an object retention")
+    given = {
+        field.name: _setting(retention, field.name, field.default)
+        for field in fields(RetentionConfig)
+        if field.name in retention  # a later version may know more settings
+    }
+    try:
+        config = RetentionConfig(**given)
+    except ConfigError as error:
+        raise TraceError(f"has settings that make no sense: {error}") from error
+    return TraceHeader(
+        _name(line, "model"),
+        _name(line, "policy"),
+        _name(line, "layout"),
+        config,
+        _count(line, "largest_unit") or 0,
+        _count(line, "reply") or 0,
+        _count(line, "max_kv_size", optional=True),
+    )
+
+
+def _setting(retention: dict[str, Any], key: str, default: object) -> Any:
+    """A value of the kind of its default."""
+    if not isinstance(default, float):
+        return _count(retention, key, optional=default is None)
+    value = retention[key]
+    if type(value) not in (int, float):
+        raise TraceError(f"{key} must be a number")
+    return value
+
+
+def _name(line: dict[str, Any], key: str) -> str:
+    value = line.get(key)
+    if not isinstance(value, str) or len(value) > 1000:
+        raise TraceError(f"{key} must be a name")
+    return value
+
+
+def _count(line: dict[str, Any], key: str, optional: bool = False) -> int | None:
+    value = line.get(key)
+    if value is None and optional:
+        return None
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise TraceError(f"{key} must be a whole number from 0 to {MOST:,}")
+    return value
