@@ -51,7 +51,8 @@ def recount(shape: str, count: int, policy: str, layout: str, config: RetentionC
         assert len(slots) == len(run.history)
         spans.append(max(slots) // PAGE_SIZE * PAGE_SIZE + PAGE_SIZE)
         before = places(run.history)
-        if unit.kind != UnitKind.SYSTEM and run.evict() is not None:
+        cut = unit.kind not in (UnitKind.SYSTEM, UnitKind.PROMPT)
+        if cut and run.evict() is not None:
             after = places(run.history)
             assert after.keys() < before.keys()
             found["evictions"] += 1
