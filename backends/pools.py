@@ -92,9 +92,8 @@ def check_append(pools: Pools, layer: int, step: Step, k: Array, v: Array) -> No
     _check_distinct("append", "query_slots", slots)
 
 
-def check_attention(q: Array, pools: Pools, layer: int, step: Step) -> None:
+def check_attention(q: Array, pools: Pools, layer: int, step: Step, op: str = "attention") -> None:
     """q must fit the pools and the step, and the step's arrays must fit each other."""
-    op = "attention"
     _check_layer(op, pools, layer)
     _, num_kv_heads, _, head_dim = pools.keys[layer].shape
     check_shape(op, "q", q, step.num_queries, None, head_dim)

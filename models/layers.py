@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omnitide.backend import Array, Backend
+from omnitide.backend import Array, Backend, Pools
+from omnitide.step import Step
 
 Weights = Mapping[str, Array]
 """Arrays by canonical tensor name."""
@@ -83,3 +84,14 @@ class GatedMLP:
     def __call__(self, backend: Backend, x: Array) -> Array:
         """Same shape out."""
         return self.down(backend, backend.swiglu(self.gate(backend, x), self.up(backend, x)))
+
+
+def attend(backend: Backend, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
+    """`Backend.attention`, and the attention mass where the step asks for it.
+
+    Every family's decoder goes through here, so that each policy runs with each of them. Changes
+    `step.mass` if there is one.
+    """
+    if step.mass is not None:
+        step.mass.add(backend.attention_mass(q, pools, layer, step, scale))
+    return backend.attention(q, pools, layer, step, scale)

@@ -9,6 +9,12 @@ for response in omnitide.stream_generate(model, "What happens?", video="clip.mp4
 
 from __future__ import annotations
 
+from pathlib import Path
+
+# In a checkout, backends/ and models/ lie beside this folder; installed, they lie in it.
+if not (Path(__file__).parent / "backends").is_dir():
+    __path__.append(str(Path(__file__).parents[1]))
+
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
 from omnitide.errors import OmnitideError
 from omnitide.follow import Question, follow

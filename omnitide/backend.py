@@ -144,6 +144,15 @@ class Backend(Protocol):
         """
         ...
 
+    def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
+        """Attention probability that each cell receives, summed over queries and heads.
+
+        The arguments are those of `attention`, which does not give it: the scores are computed a
+        second time, for the policies that ask for the mass. A query adds the number of heads in
+        all, or 0 if it sees nothing. Shape (num_cells,); float32 at least.
+        """
+        ...
+
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Copy rows `source` to rows `destination` (int32, pairwise) in every layer.
 

@@ -16,6 +16,7 @@ import numpy as np
 from omnitide.backend import Array, Backend, Pools
 from omnitide.capacity import Capacity
 from omnitide.config import RetentionConfig
+from omnitide.errors import IntegrityError
 from omnitide.growing import append_rows
 from omnitide.history import History
 from omnitide.layouts import Layout
@@ -23,9 +24,9 @@ from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.pages import PageTable, Slots
 from omnitide.paging import delete, doubled_pages, due_plan, place, relocate
-from omnitide.retention import RetentionPlan, RetentionPolicy
+from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
 from omnitide.rotary import Rotary, Table
-from omnitide.step import Step
+from omnitide.step import MassSum, Step
 from omnitide.units import Unit, UnitKind
 
 PREFILL_STEP = 512
@@ -45,6 +46,7 @@ class CacheState:
         table: Where the cells lie.
         angles: Rotary tables of the cells, cosines then sines, at least (num_cells, head_dim).
         stream: The model's own state of the stream (`OmniModel.new_stream`).
+        mass: Attention mass of the cells, shape (num_cells,); None if the policy needs none.
         time: Second of the stream up to which the model has seen it.
         evictions, rows_moved: Counts since the start.
     """
@@ -53,6 +55,7 @@ class CacheState:
     table: PageTable
     angles: Table
     stream: Any
+    mass: Mass | None = None
     time: float = 0.0
     evictions: int = 0
     rows_moved: int = 0
@@ -89,7 +92,11 @@ class BoundedCache:
         self.observer: Observer | None = None
         angles = np.empty((0, spec.head_dim), np.float32)
         self.state = CacheState(
-            History(), PageTable(capacity.pages), angles, stream=model.new_stream()
+            History(),
+            PageTable(capacity.pages),
+            angles,
+            stream=model.new_stream(),
+            mass=np.empty(0) if policy.needs_mass else None,
         )
 
     @property
@@ -144,16 +151,17 @@ class BoundedCache:
         Plan, delete and re-index, then migrate; each is committed when it is whole. None if there
         was nothing to do.
         """
-        plan = due_plan(self.policy, self.history, self.config)
+        state = self.state
+        plan = due_plan(self.policy, state.history, self.config, state.mass)
         if plan is None:
             return None
-        state = self.state
         history, table = delete(state.history, state.table, plan)
         self.state = state = replace(
             state,
             history=history,
             table=table,
             angles=self._angles(history),
+            mass=None if state.mass is None else state.mass[plan.keep],
             evictions=state.evictions + 1,
         )
         history, table, migration = relocate(history, table, self.layout, self._migrate)
@@ -164,12 +172,18 @@ class BoundedCache:
         return Eviction(plan, migration)
 
     def check_integrity(self) -> None:
-        """Compare table and history.
+        """Compare table, history and attention mass.
 
         Raises:
             IntegrityError: They disagree.
         """
-        self.state.table.check_integrity(self.history.cells)
+        state = self.state
+        state.table.check_integrity(state.history.cells)
+        if state.mass is not None and len(state.mass) != len(state.history):
+            raise IntegrityError(
+                f"[cache] attention mass of {len(state.mass):,} cells, the history has "
+                f"{len(state.history):,}"
+            )
 
     def _tell(self, unit: Unit) -> None:
         if self.observer is not None:
@@ -183,7 +197,7 @@ class BoundedCache:
         **changes: Any,
     ) -> Array:
         state = self.state
-        table, history, angles = state.table, state.history, state.angles
+        table, history, angles, mass = state.table, state.history, state.angles, state.mass
         logits: Array = None
         if len(unit):
             table = table.copy()
@@ -191,8 +205,13 @@ class BoundedCache:
             history = record(unit, place(table, unit, self.policy, self.layout, self.config))
             before = len(state.history)
             angles = append_rows(angles, before, self._angles(history, before))
-            logits = self._forward(embeddings, history, angles, before)
-        self.state = replace(state, history=history, table=table, angles=angles, **changes)
+            if mass is not None:
+                # A copy: the pass adds to the mass of old cells too.
+                mass = np.concatenate([mass, np.zeros(len(unit))])
+            logits = self._forward(embeddings, history, angles, before, mass)
+        self.state = replace(
+            state, history=history, table=table, angles=angles, mass=mass, **changes
+        )
         return logits
 
     def _make_room(self, table: PageTable, count: int) -> None:
@@ -210,7 +229,15 @@ class BoundedCache:
         cos, sin = self._rotary.tables(history.cells["position"][first:])
         return np.concatenate([cos, sin], axis=1)
 
-    def _forward(self, embeddings: Array, history: History, angles: Table, before: int) -> Array:
+    def _forward(
+        self,
+        embeddings: Array,
+        history: History,
+        angles: Table,
+        before: int,
+        mass: Mass | None,
+    ) -> Array:
+        """Run the model over the cells from `before` on; adds what they attend to to `mass`."""
         slots = np.ascontiguousarray(history.cells["slot"])
         orders = np.arange(len(slots), dtype=np.int32)
         half = angles.shape[1] // 2
@@ -227,8 +254,12 @@ class BoundedCache:
                 orders[first:stop],
                 cos[first:stop],
                 sin[first:stop],
+                None if mass is None else MassSum(),
             )
             piece = embeddings[first - before : stop - before]
             logits = self.model.forward(piece, self.pools, step)
+            if mass is not None and step.mass is not None:
+                # Read now: a sum still to be computed would hold on to the pools.
+                mass[:stop] += self._backend.to_numpy(step.mass.total)
         self._backend.synchronize(logits)
         return logits

@@ -52,10 +52,11 @@ class Capacity:
         if self.rest is not None and not is_reply:
             left = min(left, self.rest - self.prefix)
         if count > left:
+            more = "--high-watermark" if self.rest is not None else "--max-kv-size"
+            less = "lower --max-pixels" if kind.startswith("media") else "shorten it"
             raise CapacityError(
                 f"[append] {kind} has {count:,} tokens, capacity leaves {max(left, 0):,}; "
-                f"raise {'--high-watermark' if self.rest is not None else '--max-kv-size'} "
-                "or lower --max-pixels"
+                f"raise {more} or {less}"
             )
 
 

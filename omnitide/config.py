@@ -44,7 +44,10 @@ DEFAULTS = FamilyDefaults()
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """Parameters of a retention policy (design: OmniPick).
+    """Parameters of the retention policies.
+
+    Each policy reads what concerns it: the watermarks all, the next five fields OmniPick, then
+    StreamingLLM, H2O, and the last three StreamingVLM.
 
     Attributes:
         high_watermark: A history above it is cut, between forward passes. Tokens.
@@ -54,6 +57,12 @@ class RetentionConfig:
         image_sink, audio_sink: Tokens kept of each older image and audio span.
         text_budget: Tokens of older text and replies kept, oldest first.
         recent_share: See `recent_units`.
+        sink_tokens: First tokens behind the system prefix that stay as attention sinks.
+        heavy_share: Share of the room under the low watermark that heavy hitters fill; the newest
+            tokens fill the rest.
+        text_sink: First tokens of text that stay.
+        text_window: Newest tokens of text that stay.
+        vision_window: Newest seconds of picture and sound that stay.
     """
 
     high_watermark: int = 2500
@@ -63,6 +72,11 @@ class RetentionConfig:
     audio_sink: int = DEFAULTS.audio_sink
     text_budget: int = DEFAULTS.text_budget
     recent_share: float = DEFAULTS.recent_share
+    sink_tokens: int = 2
+    heavy_share: float = 0.5
+    text_sink: int = 512
+    text_window: int = 512
+    vision_window: float = 16.0
 
     def __post_init__(self) -> None:
         _at_least("retention", 1, high_watermark=self.high_watermark)
@@ -73,10 +87,19 @@ class RetentionConfig:
             image_sink=self.image_sink,
             audio_sink=self.audio_sink,
             text_budget=self.text_budget,
+            sink_tokens=self.sink_tokens,
+            text_sink=self.text_sink,
+            text_window=self.text_window,
+            vision_window=self.vision_window,
         )
         if not 0 < self.recent_share <= 1:
             raise ConfigError(
                 f"[retention] recent_share must be in (0, 1], got {self.recent_share}"
+            )
+        if not 0 <= self.heavy_share < 1:
+            raise ConfigError(
+                f"[retention] heavy_share must be in [0, 1), so that the newest tokens have room; "
+                f"got {self.heavy_share}"
             )
         if self.low_watermark > self.high_watermark:
             raise ConfigError(
@@ -111,7 +134,7 @@ class MediaOptions:
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How the next token is chosen. The names and defaults are mlx-lm's.
+    """How the next token is chosen, by mlx-lm's rules.
 
     Attributes:
         temperature: 0 is greedy.

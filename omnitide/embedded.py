@@ -6,6 +6,7 @@ is none, small random weights are made once and kept in the user's cache folder,
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import shutil
 import tempfile
@@ -43,15 +44,24 @@ def default_clip() -> Path:
 
 
 def _made_once(kind: str, key: str, write: Callable[[Path], None]) -> Path:
-    """A cache folder whose contents `write` made; it appears whole or not at all."""
+    """A cache folder whose contents `write` made; it appears whole or not at all.
+
+    Where the cache can't be written, a folder that is removed when the process ends.
+    """
     from omnitide import __version__
 
     digest = hashlib.sha256(f"{__version__}\n{key}".encode()).hexdigest()[:16]
     folder = user_cache_path("omnitide") / f"{kind}-{digest}"
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=folder.parent))
+    except OSError:
+        made = Path(tempfile.mkdtemp(prefix="omnitide-"))
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        write(made)
+        return made
     try:
         write(made)
         made.rename(folder)

@@ -35,5 +35,9 @@ class BackendError(OmnitideError):
     """A backend or a device is missing; the message says what to install."""
 
 
+class SessionError(OmnitideError):
+    """A session was used in an order that makes no sense, as a reply after what came behind it."""
+
+
 class IntegrityError(AssertionError):
     """A page table and a history disagree. Always a bug of ours, never the user's."""

@@ -118,7 +118,8 @@ class OmniModel(Protocol):
     def forward(self, embeddings: Array, pools: Pools, step: Step) -> Array:
         """Run the language model, appending K and V. Logits of the last token, (vocab_size,).
 
-        Changes `pools` at `step.query_slots` only.
+        Changes `pools` at `step.query_slots` only, and adds the attention mass of every layer to
+        `step.mass` if there is one.
         """
         ...
 

@@ -12,7 +12,7 @@ from omnitide.history import History
 from omnitide.layouts import Layout
 from omnitide.migration import MigrationPlan
 from omnitide.pages import PAGE_SIZE, PageTable, Slots
-from omnitide.retention import RetentionPlan, RetentionPolicy, make_plan
+from omnitide.retention import Mass, RetentionPlan, RetentionPolicy, make_plan
 from omnitide.units import Unit
 
 Execute = Callable[[Slots, Slots], None]
@@ -31,15 +31,18 @@ def place(
 
 
 def due_plan(
-    policy: RetentionPolicy, history: History, config: RetentionConfig
+    policy: RetentionPolicy,
+    history: History,
+    config: RetentionConfig,
+    mass: Mass | None = None,
 ) -> RetentionPlan | None:
     """What to delete now. None if the history is short enough or nothing would go.
 
-    Changes nothing.
+    Changes nothing. `mass` is what a policy that needs it decides by, shape (num_cells,).
     """
     if len(history) <= config.high_watermark or not policy.bounded:
         return None
-    plan = make_plan(policy, history, config)
+    plan = make_plan(policy, history, config, mass)
     return plan if plan.num_deleted else None
 
 

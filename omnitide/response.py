@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +31,7 @@ class GenerationResponse:
 
     text: str
     token: int
-    logprobs: NDArray[np.float32]
+    logprobs: NDArray[np.float32] = field(repr=False)
     from_draft: bool
     prompt_tokens: int
     prompt_tps: float

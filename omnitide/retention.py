@@ -1,7 +1,8 @@
 """Retention: what of a history is kept. A policy decides, a plan states.
 
-A policy reads structure only (units, spans, roles) and returns a mask; everything that follows from
-the mask (ranges deleted, new positions) is computed here, the same for every policy.
+A policy reads structure (units, spans, roles), or, if it says so, the attention mass of each cell
+too, and returns a mask; everything that follows from the mask (ranges deleted, new positions) is
+computed here, the same for every policy.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from omnitide.positions import lay_out
 from omnitide.units import Cells
 
 Mask = NDArray[np.bool_]
+Mass = NDArray[np.float64]
+"""Attention probability that each cell has received, summed over queries, heads and layers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +87,21 @@ class RetentionPolicy(Protocol):
 
     name: str
     bounded: bool  # whether the history stays near the watermarks under this policy
+    needs_mass: bool  # whether `select` needs the attention mass, which every pass then pays for
 
-    def select(self, history: History, config: RetentionConfig) -> Mask:
+    def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
         """Which cells stay, shape (num_cells,).
 
-        Called when the history exceeds the high watermark. Protected cells (`protected`) stay.
+        Called when the history exceeds the high watermark. Protected cells (`protected`) stay, and
+        so does the newest cell, from which a session reads in whose turn the stream is.
+
+        Args:
+            history: Units and cells.
+            config: Watermarks and budgets.
+            mass: Attention mass of the cells, shape (num_cells,). None where nobody measures it.
+
+        Raises:
+            ConfigError: The policy needs the mass and there is none.
         """
         ...
 
@@ -107,13 +120,33 @@ def protected(history: History) -> Mask:
     return mask
 
 
-def make_plan(policy: RetentionPolicy, history: History, config: RetentionConfig) -> RetentionPlan:
+def room_beside(held: Mask, config: RetentionConfig) -> int:
+    """Cells that fit beside the protected ones `held` without passing the low watermark."""
+    return max(config.low_watermark - int(np.count_nonzero(held)), 0)
+
+
+def make_plan(
+    policy: RetentionPolicy,
+    history: History,
+    config: RetentionConfig,
+    mass: Mass | None = None,
+) -> RetentionPlan:
     """Ask a policy and state the consequences. Changes nothing.
 
+    Args:
+        policy: Decides.
+        history: Of which cells.
+        config: Watermarks and budgets.
+        mass: Attention mass of the cells, shape (num_cells,), for a policy that needs it.
+
     Raises:
-        ValueError: The policy broke its contract (see `RetentionPlan.validate`).
+        ConfigError: The policy needs the mass and there is none.
+        ValueError: The mass has another shape, or the policy broke its contract (see
+            `RetentionPlan.validate`).
     """
-    keep = policy.select(history, config)
+    if mass is not None and mass.shape != (len(history),):
+        raise ValueError(f"[retention] mass of shape {mass.shape} for {len(history)} cells")
+    keep = policy.select(history, config, mass)
     if keep.shape != (len(history),) or keep.dtype != np.bool_:
         raise ValueError(
             f"[retention] {policy.name} must return a boolean mask of {len(history)} cells, "

@@ -19,7 +19,7 @@ from omnitide.cache import BoundedCache, Eviction
 from omnitide.capacity import plan_capacity
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig, family_retention
 from omnitide.detokenizer import Detokenizer
-from omnitide.errors import ConfigError
+from omnitide.errors import ConfigError, SessionError
 from omnitide.layouts import make_layout
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, OmniModel
@@ -141,11 +141,13 @@ class Session:
         """Ask a question now and stream the reply.
 
         The prompt is checked when this is called; the model runs while the result is iterated.
-        Leaving the loop early ends the reply where it stands; the session goes on.
+        Leaving the loop early ends the reply where it stands; the session goes on. So does
+        appending or asking before it has ended.
 
         Raises:
             ConfigError: The prompt is empty, or `max_tokens` exceeds the session's.
             CapacityError: The prompt does not fit; nothing has changed.
+            SessionError: The reply is read on after something else was appended or asked.
         """
         _refuse_empty("prompt", prompt)
         limit = self.max_tokens if max_tokens is None else max_tokens
@@ -215,7 +217,7 @@ class Session:
     def _reply(self, prompt: str, limit: int, sampler: Sampler) -> Iterator[GenerationResponse]:
         self._stop = False
         started = clock.perf_counter()
-        logits, asked = self._run(self._begin_reply, prompt)
+        logits, asked, unit = self._run(self._begin_reply, prompt)
         prompt_tps = asked / max(clock.perf_counter() - started, 1e-9)
         text = Detokenizer(self.model.decode_text)
         seconds = 0.0
@@ -225,7 +227,7 @@ class Session:
             token = sampler(logprobs)
             ends = token in self.model.eos_tokens
             last = ends or self._stop or count == limit
-            logits = self._run(self._feed, token, last)
+            logits = self._run(self._feed, unit, token, last)
             elapsed = clock.perf_counter() - started
             seconds += elapsed
             self._decode_seconds += elapsed
@@ -251,19 +253,24 @@ class Session:
             if last:
                 return
 
-    def _begin_reply(self, prompt: str) -> tuple[Array, int]:
-        """Prefill a prompt and open the reply. Logits, and tokens of the prompt."""
+    def _begin_reply(self, prompt: str) -> tuple[Array, int, int]:
+        """Prefill a prompt and open the reply. Logits, tokens of the prompt, id of the reply."""
         self._return_to_user()
         encoded = self.model.encode_prompt(prompt, self.time)
+        # A history above its watermark is cut after the reply: what is asked about must be seen.
         logits = self.cache.append(encoded)
-        self.cache.evict()
         self.cache.open_reply(self.time)
-        return logits, len(encoded.unit)
+        return logits, len(encoded.unit), self.cache.history.open_unit().id
 
-    def _feed(self, token: int, last: bool) -> Array:
-        """Add one reply token; with the last one, end the reply and return to the user's turn."""
-        first = self.cache.history.open_unit().length
-        unit = self.model.reply_unit([token], first)
+    def _feed(self, reply: int, token: int, last: bool) -> Array:
+        """Add a token to the open reply; with the last one, return to the user's turn."""
+        record = self.cache.history.units[-1]
+        if record.id != reply or not record.open:
+            raise SessionError(
+                "[ask] a reply must be read to its end before the session goes on, this one was "
+                "ended by what was appended or asked since; ask again"
+            )
+        unit = self.model.reply_unit([token], record.length)
         logits = self.cache.extend_reply(unit, self.model.embed([token]))
         if last:
             self._return_to_user()

@@ -1,6 +1,7 @@
 """A step: all that one forward pass needs to know of the history, shared by all layers and heads.
 
-Built on the host once a pass. Two views of the same live cells: by cell in logical order (for paths
+Built on the host once a pass, and read only but for the sum of attention mass, which the pass fills
+if its caller asks for it. Two views of the same live cells: by cell in logical order (for paths
 made of plain array operations) and by subblock (for kernels, which never look at a dead tile).
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +39,21 @@ class Tiles:
     cells: NDArray[np.int32]
 
 
+@dataclass(slots=True)
+class MassSum:
+    """Attention mass of a step's cells, added up layer by layer while a pass runs.
+
+    Attributes:
+        total: Shape (num_cells,), an array of the backend; None before the first layer.
+    """
+
+    total: Any = None
+
+    def add(self, mass: Any) -> None:
+        """Add what one layer gave."""
+        self.total = mass if self.total is None else self.total + mass
+
+
 @dataclass(frozen=True)
 class Step:
     """Live cells and queries of one forward pass.
@@ -51,6 +68,7 @@ class Step:
         query_slots: Where K and V of the new tokens go, int32, shape (num_queries,).
         query_orders: int32, shape (num_queries,).
         query_cos, query_sin: float32, shape (num_queries, head_dim / 2).
+        mass: Where the layers add their attention mass. None: it is not computed.
     """
 
     slots: Slots
@@ -61,6 +79,7 @@ class Step:
     query_orders: NDArray[np.int32]
     query_cos: Table
     query_sin: Table
+    mass: MassSum | None = None
 
     @property
     def num_cells(self) -> int:

@@ -33,10 +33,11 @@ def stream_generate(
         model: As `omnitide.load` returns it; its media options cut the stream.
         prompt: A question, or several.
         video, audio, image: Files or URLs, see `MediaStream`.
-        ask_at: Seconds of the stream at which to ask, see `follow.pair_questions`; at its end if
-            there are none.
+        ask_at: Seconds of the stream at which to ask, paired as on the command line (see
+            `omnitide/follow.py`); at its end if there are none.
         sampling: How tokens are chosen; greedy if None.
-        **session: As `Session` takes them (`policy`, `retention`, `max_tokens`, ...).
+        **session: As `Session` takes them (`policy`, `retention`, `max_tokens`, ...), but for
+            `media`, which the model was loaded with.
 
     Raises:
         ConfigError, MediaError, CapacityError: See `Session` and `follow`.

@@ -97,6 +97,29 @@ def paged_attention(q: Array, keys: Array, values: Array, step: StepArrays, scal
     return out if step.sees is None else mx.where(step.sees, out, mx.zeros_like(out))
 
 
+def paged_mass(q: Array, keys: Array, step: Step, at: StepArrays, scale: float) -> Array:
+    """Attention probabilities summed over queries and heads; see `Backend.attention_mass`.
+
+    Float32. One KV head at a time, which bounds the scores held at once.
+    """
+    total = mx.zeros(step.num_cells, mx.float32)
+    if step.num_cells == 0 or step.num_queries == 0:
+        return total
+    k = rotate(keys[at.page, :, at.row], at.cos, at.sin).astype(mx.float32)
+    queries = rotate(q, at.query_cos, at.query_sin).astype(mx.float32)
+    group = queries.shape[1] // k.shape[1]
+    # Cells are in logical order, so a query sees a prefix of them.
+    seen = mx.array(np.searchsorted(step.orders, step.query_orders, side="right"))
+    visible = mx.arange(step.num_cells)[None] < seen[:, None]
+    for head in range(k.shape[1]):
+        rows = queries[:, head * group : (head + 1) * group].transpose(1, 0, 2)
+        scores = mx.where(visible, (rows * scale) @ k[:, head].T, -mx.inf)
+        # A query that sees nothing gives NaN throughout, and all of it is left out.
+        shares = mx.where(visible, mx.softmax(scores, axis=-1), 0.0)
+        total = total + shares.sum(axis=(0, 1))
+    return total
+
+
 def segment_attention(
     q: Array, k: Array, v: Array, lengths: tuple[int, ...], scale: float
 ) -> Array:

@@ -159,6 +159,12 @@ class MlxBackend:
         at = self._on_device(step)
         return attention.paged_attention(q, pools.keys[layer], pools.values[layer], at, scale)
 
+    def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
+        """Attention probability of each cell, summed over queries and heads, float32."""
+        check_attention(q, pools, layer, step, "attention_mass")
+        at = self._on_device(step)
+        return attention.paged_mass(q, pools.keys[layer], step, at, scale)
+
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""
         sources, destinations = check_migrate(pools, source, destination)

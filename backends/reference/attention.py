@@ -8,6 +8,7 @@ replaces the mask: whole blocks of scores need none, and what no query of a bloc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,28 +36,58 @@ def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
 
 def paged_attention(q: Floats, keys: Floats, values: Floats, step: Step, scale: float) -> Floats:
     """Attention of the step's queries over one layer's pools; see `Backend.attention`."""
-    seen = np.searchsorted(step.orders, step.query_orders, side="right")
+    seen = _cells_seen(step)
     seeing = np.flatnonzero(seen)
     out = np.zeros_like(q)
     if len(seeing) == 0:
         return out
+    rows, k, row_seen = _grouped(q, keys, step, seen)
+    page, row = np.divmod(step.slots[: k.shape[1]], PAGE_SIZE)
+    v = values[page, :, row].transpose(1, 0, 2)
+    mixed = attend(rows, k, v, scale, row_seen)
+    spread = mixed.reshape(len(k), len(seeing), -1, q.shape[2]).transpose(1, 0, 2, 3)
+    out[seeing] = spread.reshape(-1, *q.shape[1:])
+    return out
+
+
+def paged_mass(q: Floats, keys: Floats, step: Step, scale: float) -> Floats:
+    """Attention probabilities summed over queries and heads; see `Backend.attention_mass`."""
+    out = np.zeros(step.num_cells, q.dtype)
+    seen = _cells_seen(step)
+    if not seen.any():
+        return out
+    rows, k, row_seen = _grouped(q, keys, step, seen)
+    for _, weights in _weights(rows, k, scale, row_seen):
+        shares = 1 / weights.sum(axis=-1, keepdims=True).transpose(0, 2, 1)
+        out[: weights.shape[2]] += (shares @ weights).sum(axis=(0, 1))
+    return out
+
+
+def _cells_seen(step: Step) -> NDArray[np.int64]:
+    """How many leading cells each query sees, shape (num_queries,)."""
+    return np.searchsorted(step.orders, step.query_orders, side="right")
+
+
+def _grouped(
+    q: Floats, keys: Floats, step: Step, seen: NDArray[np.int64]
+) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Rotated queries that see something, keys that are seen, and how many each row sees.
+
+    Query heads of one KV head become rows of one matrix product: (kv_head, query x group, dim) and
+    (kv_head, cell, dim).
+    """
+    seeing = np.flatnonzero(seen)
     seen = seen[seeing]
     cells = slice(0, int(seen.max()))
     page, row = np.divmod(step.slots[cells], PAGE_SIZE)
     k = rotate(keys[page, :, row], step.cos[cells], step.sin[cells])
-    v = values[page, :, row]
     queries = rotate(q, step.query_cos, step.query_sin)[seeing]
-
-    # Query heads of one KV head become rows of one matrix product: (kv_head, query x group, dim).
     count, num_heads, head_dim = queries.shape
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
     grouped = queries.reshape(count, num_kv_heads, group, head_dim).transpose(1, 0, 2, 3)
     rows = grouped.reshape(num_kv_heads, count * group, head_dim)
-    mixed = attend(rows, k.transpose(1, 0, 2), v.transpose(1, 0, 2), scale, np.repeat(seen, group))
-    spread = mixed.reshape(num_kv_heads, count, group, head_dim).transpose(1, 0, 2, 3)
-    out[seeing] = spread.reshape(queries.shape)
-    return out
+    return rows, k.transpose(1, 0, 2), np.repeat(seen, group)
 
 
 def segment_attention(
@@ -94,10 +125,22 @@ def attend(
     Returns:
         (batch, num_rows, head_dim).
     """
+    out = np.empty_like(q)
+    for rows, weights in _weights(q, k, scale, seen):
+        out[:, rows] = (weights @ v[:, : weights.shape[2]]) / weights.sum(axis=-1, keepdims=True)
+    return out
+
+
+def _weights(
+    q: Floats, k: Floats, scale: float, seen: NDArray[np.int64] | None
+) -> Iterator[tuple[slice, Floats]]:
+    """Blocks of rows with their exponentials of scores, (batch, rows, cells seen by any of them).
+
+    The arguments are those of `attend`.
+    """
     batch, num_rows, _ = q.shape
     num_cells = k.shape[1]
     block = max(1, SCORES_AT_ONCE // (batch * num_cells))
-    out = np.empty_like(q)
     for start in range(0, num_rows, block):
         rows = slice(start, start + block)
         most = num_cells if seen is None else int(seen[rows].max())
@@ -109,5 +152,4 @@ def attend(
             np.copyto(scores[:, :, least:], -np.inf, where=hidden)
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
-        out[:, rows] = (scores @ v[:, :most]) / scores.sum(axis=-1, keepdims=True)
-    return out
+        yield rows, scores

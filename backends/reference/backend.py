@@ -139,6 +139,13 @@ class ReferenceBackend:
         check_attention(q, pools, layer, step)
         return attention.paged_attention(q, pools.keys[layer], pools.values[layer], step, scale)
 
+    def attention_mass(
+        self, q: Floats, pools: Pools, layer: int, step: Step, scale: float
+    ) -> Floats:
+        """Attention probability of each cell, summed over queries and heads."""
+        check_attention(q, pools, layer, step, "attention_mass")
+        return attention.paged_mass(q, pools.keys[layer], step, scale)
+
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""
         sources, destinations = check_migrate(pools, source, destination)

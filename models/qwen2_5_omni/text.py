@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from omnitide.backend import Array, Backend, Pools
-from omnitide.models.layers import GatedMLP, Linear, RMSNorm, Weights
+from omnitide.models.layers import GatedMLP, Linear, RMSNorm, Weights, attend
 from omnitide.models.qwen2_5_omni.config import TextConfig
 from omnitide.models.qwen2_5_omni.names import EMBEDDING, LM_HEAD
 from omnitide.step import Step
@@ -79,7 +79,7 @@ class Decoder:
                 for part in (layer.k, layer.v)
             )
             backend.append(pools, index, step, k, v)
-            seen = backend.attention(q, pools, index, step, scale)
+            seen = attend(backend, q, pools, index, step, scale)
             x = x + layer.o(backend, seen.reshape((num_tokens, -1)))
             x = x + layer.mlp(backend, layer.mlp_norm(backend, x))
         return x

@@ -76,6 +76,12 @@ def _open_session(request: Request) -> Session:
     )
     if not model.spec.trained:
         say("note", "the model is untrained (random weights): its words mean nothing; give --model")
+    if session.cache.policy.needs_mass:
+        say(
+            "note",
+            f"--policy {request.policy} needs attention scores, which kernels don't give: every "
+            "pass computes them a second time",
+        )
     used = session.retention
     if used != wanted:
         say(

@@ -52,9 +52,12 @@ def number(group: Any, default: int | float, help: str, *flags: str, **kwargs: A
     group.add_argument(*flags, metavar="N", type=kind, default=default, help=help, **kwargs)
 
 
-def number_or_none(group: Any, help: str, *flags: str) -> None:
-    """An option with a whole number; None where not given, and the help says what that means."""
-    group.add_argument(*flags, metavar="N", type=count, help=help)
+def number_or_none(group: Any, help: str, *flags: str, type: Any = None) -> None:
+    """An option with a number; None where not given, and the help says what that means.
+
+    The number is whole unless `type` says otherwise.
+    """
+    group.add_argument(*flags, metavar="N", type=type or count, help=help)
 
 
 def choice(group: Any, names: tuple[str, ...], default: str, help: str, *flags: str) -> None:

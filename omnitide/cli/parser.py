@@ -113,6 +113,16 @@ def _add_kept(group: Any) -> None:
         ("--text-budget", "older text and replies", _KEPT.text_budget),
     ):
         number_or_none(group, f"tokens kept of {of} ({stated(default)})", flag)
+    sinks = f"streaming-llm: first tokens kept ({stated(_KEPT.sink_tokens)})"
+    number_or_none(group, sinks, "--sink-tokens")
+    share = f"h2o: share kept of the most attended tokens ({stated(_KEPT.heavy_share)})"
+    number_or_none(group, share, "--heavy-share", type=float)
+    first = f"streaming-vlm: first tokens of text kept ({stated(_KEPT.text_sink)})"
+    number_or_none(group, first, "--text-sink")
+    newest = f"streaming-vlm: newest tokens of text kept ({stated(_KEPT.text_window)})"
+    number_or_none(group, newest, "--text-window")
+    seen = f"streaming-vlm: seconds of picture and sound kept ({stated(_KEPT.vision_window)})"
+    number_or_none(group, seen, "--vision-window", type=float)
     number_or_none(
         group,
         "most tokens in memory; lowers the watermarks to fit (default: none)",

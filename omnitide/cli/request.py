@@ -25,6 +25,11 @@ RETENTION_OPTIONS = (
     "image_sink",
     "audio_sink",
     "text_budget",
+    "sink_tokens",
+    "heavy_share",
+    "text_sink",
+    "text_window",
+    "vision_window",
 )
 
 
@@ -55,7 +60,7 @@ class Request:
     max_tokens: int
     sampling: SamplingConfig
     media: MediaOptions
-    kept: dict[str, int]
+    kept: dict[str, int | float]
     policy: str
     layout: str
     max_kv_size: int | None

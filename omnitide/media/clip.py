@@ -88,7 +88,7 @@ class ClipPicture:
     paint: Painter = paint_shapes
     codec: str = "libx264"
     pixel_format: str = "yuv420p"
-    options: tuple[tuple[str, str], ...] = (("preset", "veryfast"),)
+    options: tuple[tuple[str, str], ...] = (("preset", "ultrafast"),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from omnitide.errors import ConfigError
 from omnitide.policies.fifo import UnitFifo
 from omnitide.policies.full import FullContext
+from omnitide.policies.h2o import H2O
 from omnitide.policies.omnipick import OmniPick
+from omnitide.policies.streaming_llm import StreamingLLM
+from omnitide.policies.streaming_vlm import StreamingVLM
+from omnitide.policies.token_sliding import TokenSliding
 from omnitide.retention import RetentionPolicy
 
 POLICIES: dict[str, type[RetentionPolicy]] = {
     "omnipick": OmniPick,
+    "streaming-vlm": StreamingVLM,
+    "streaming-llm": StreamingLLM,
+    "h2o": H2O,
+    "token-sliding": TokenSliding,
     "fifo": UnitFifo,
     "full": FullContext,
 }

@@ -6,7 +6,7 @@ import numpy as np
 
 from omnitide.config import RetentionConfig
 from omnitide.history import History
-from omnitide.retention import Mask, protected
+from omnitide.retention import Mask, Mass, protected
 from omnitide.units import Cells
 
 
@@ -15,8 +15,9 @@ class UnitFifo:
 
     name = "fifo"
     bounded = True
+    needs_mass = False
 
-    def select(self, history: History, config: RetentionConfig) -> Mask:
+    def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
         """The system prefix and the newest units."""
         held = protected(history)
         starts = history.unit_starts()

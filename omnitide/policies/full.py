@@ -6,7 +6,7 @@ import numpy as np
 
 from omnitide.config import RetentionConfig
 from omnitide.history import History
-from omnitide.retention import Mask
+from omnitide.retention import Mask, Mass
 from omnitide.units import Cells
 
 
@@ -15,8 +15,9 @@ class FullContext:
 
     name = "full"
     bounded = False
+    needs_mass = False
 
-    def select(self, history: History, config: RetentionConfig) -> Mask:
+    def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
         """All cells."""
         return np.ones(len(history), np.bool_)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from omnitide.config import RetentionConfig
 from omnitide.history import History
-from omnitide.retention import Mask, protected
+from omnitide.retention import Mask, Mass, protected
 from omnitide.units import Cells, Modality, Role, span_ranks
 
 
@@ -23,8 +23,9 @@ class OmniPick:
 
     name = "omnipick"
     bounded = True
+    needs_mass = False
 
-    def select(self, history: History, config: RetentionConfig) -> Mask:
+    def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
         """Which cells stay; see the module."""
         cells = history.cells
         starts = history.unit_starts()

@@ -252,6 +252,29 @@ def test_full_policy_keeps_everything(call: Call, media: Path) -> None:
     assert found["evictions"] == 0
 
 
+def test_attention_scores_are_said_to_cost(call: Call, media: Path) -> None:
+    watermarks = ("--high-watermark", 150, "--low-watermark", 120)
+    options = ("--heavy-share", 0.25, *watermarks, "-m", 4, "--json")
+    costly = call("generate", "--video", media / "film.mp4", "--policy", "h2o", *options)
+    assert costly.json()["evictions"] > 0
+    assert "note: --policy h2o needs attention scores, which kernels don't give" in costly.err
+    free = call("generate", "--video", media / "film.mp4", "--policy", "token-sliding", *options)
+    assert "attention scores" not in free.err
+    assert free.json()["tokens_kept"] <= 150
+
+
+def test_windows_reach_the_policy(call: Call, media: Path) -> None:
+    def kept(seconds: int) -> int:
+        watermarks = ("--high-watermark", 301, "--low-watermark", 300)
+        given = ("--policy", "streaming-vlm", "--vision-window", seconds, *watermarks, "-m", 1)
+        found = call("generate", "--video", media / "film.mp4", *given, "--json").json()
+        assert found["evictions"] == 1
+        return int(found["tokens_kept"])
+
+    # Two of the film's three units, or one.
+    assert kept(4) - kept(2) == PICTURE + SOUND
+
+
 def test_max_kv_size_binds_and_says_so(call: Call, media: Path) -> None:
     bound = ("--max-kv-size", 1536, "--max-pixels", 112 * 112, "-m", 4)
     result = call("generate", "--video", media / "film.mp4", *bound, "--json")

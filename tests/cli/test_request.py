@@ -41,6 +41,11 @@ OPTIONS = [
     "--image-sink",
     "--audio-sink",
     "--text-budget",
+    "--sink-tokens",
+    "--heavy-share",
+    "--text-sink",
+    "--text-window",
+    "--vision-window",
     "--max-kv-size",
     "--fps",
     "--chunk-seconds",
@@ -58,6 +63,7 @@ def test_every_option_arrives() -> None:
         "--ask-at 1.5 --ask-at 4 --system-prompt S -m 7 --temp 0.5 --top-p 0.9 --top-k 3 "
         "--min-p 0.1 --seed 11 --policy fifo --layout native --high-watermark 900 "
         "--low-watermark 700 --recent-units 2 --image-sink 3 --audio-sink 4 --text-budget 5 "
+        "--sink-tokens 6 --heavy-share 0.25 --text-sink 7 --text-window 8 --vision-window 9.5 "
         "--max-kv-size 2048 --fps 1 --chunk-seconds 1 --max-pixels 3136 --backend mlx "
         "--dtype float16 --json --verbose"
     )
@@ -68,7 +74,19 @@ def test_every_option_arrives() -> None:
     assert (request.system_prompt, request.max_tokens) == ("S", 7)
     assert request.sampling == SamplingConfig(0.5, 0.9, 3, 0.1, 11)
     assert request.media == MediaOptions(1.0, 1.0, 3136)
-    assert request.retention(DEFAULTS) == RetentionConfig(900, 700, 2, 3, 4, 5)
+    assert request.retention(DEFAULTS) == RetentionConfig(
+        900,
+        700,
+        2,
+        3,
+        4,
+        5,
+        sink_tokens=6,
+        heavy_share=0.25,
+        text_sink=7,
+        text_window=8,
+        vision_window=9.5,
+    )
     assert (request.policy, request.layout, request.max_kv_size) == ("fifo", "native", 2048)
     assert (request.backend, request.dtype) == ("mlx", "float16")
     assert request.as_json
@@ -114,6 +132,11 @@ def test_help_lists_every_option_in_100_columns(call: Callable[..., Any]) -> Non
         ("--low-watermark", RetentionConfig().low_watermark),
         ("--image-sink", RetentionConfig().image_sink),
         ("--text-budget", RetentionConfig().text_budget),
+        ("--sink-tokens", RetentionConfig().sink_tokens),
+        ("--heavy-share", RetentionConfig().heavy_share),
+        ("--text-sink", RetentionConfig().text_sink),
+        ("--text-window", RetentionConfig().text_window),
+        ("--vision-window", RetentionConfig().vision_window),
     ],
 )
 def test_help_states_defaults(call: Callable[..., Any], option: str, default: float) -> None:

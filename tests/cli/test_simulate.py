@@ -245,7 +245,7 @@ def test_options_go_before_what_was_recorded(call: Callable[..., Any], recorded:
 
 def test_a_trace_holds_no_words(recorded: Any) -> None:
     trace, _ = recorded
-    assert b"token" not in trace.read_bytes()
+    assert b'"token"' not in trace.read_bytes()
     assert all((unit.cells["token"] == 0).all() for unit in Trace(trace).units())
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from omnitide.config import RetentionConfig
 from omnitide.history import History
@@ -205,7 +206,7 @@ SYSTEM = words(UnitKind.SYSTEM)
 
 @st.composite
 def configs(draw: st.DrawFn, least: int = 1, most: int = 300) -> RetentionConfig:
-    """Watermarks small enough to bite, and all that OmniPick can be told."""
+    """Watermarks small enough to bite, and all that policies can be told."""
     low = draw(st.integers(least, most))
     return RetentionConfig(
         high_watermark=low + draw(st.integers(0, 50)),
@@ -215,7 +216,18 @@ def configs(draw: st.DrawFn, least: int = 1, most: int = 300) -> RetentionConfig
         audio_sink=draw(st.integers(0, 6)),
         text_budget=draw(st.one_of(st.just(0), st.integers(1, 40))),
         recent_share=draw(st.sampled_from([0.1, 0.3, 0.5, 0.75, 1.0])),
+        sink_tokens=draw(st.integers(0, 6)),
+        heavy_share=draw(st.sampled_from([0.0, 0.1, 0.5, 0.95])),
+        text_sink=draw(st.integers(0, 20)),
+        text_window=draw(st.integers(0, 40)),
+        vision_window=draw(st.sampled_from([0.0, 1.0, 3.5, 16.0])),
     )
+
+
+def made_up_mass(history: History) -> NDArray[np.float64]:
+    """A mass that depends on the cells alone, with many equal values."""
+    mass: NDArray[np.float64] = (history.cells["order"] * 37 % 11).astype(np.float64)
+    return mass
 
 
 def evict(
@@ -226,7 +238,7 @@ def evict(
     config: RetentionConfig,
 ) -> tuple[History, RetentionPlan, MigrationPlan | None]:
     """One eviction as a session makes it; changes `table`."""
-    plan = make_plan(policy, history, config)
+    plan = make_plan(policy, history, config, made_up_mass(history))
     table.release(history.cells["slot"][~plan.keep])
     history = history.keep(plan.keep)
     migration = layout.plan(table, history)
@@ -245,6 +257,7 @@ class Streams:
 
     build: Callable[[Sketch], Unit] = build
     tokens: Callable[..., list[Token]] = tokens
+    made_up_mass: Callable[[History], NDArray[np.float64]] = made_up_mass
     evict: Callable[..., tuple[History, RetentionPlan, MigrationPlan | None]] = evict
     configs: Callable[..., st.SearchStrategy[RetentionConfig]] = configs
     one_axis: Callable[..., st.SearchStrategy[Sketch]] = one_axis

@@ -69,6 +69,40 @@ NAN = float("nan")
         ),
         (
             RetentionConfig,
+            {"sink_tokens": -1},
+            r"\[retention\] sink_tokens must be at least 0, got -1",
+        ),
+        (
+            RetentionConfig,
+            {"text_sink": -2},
+            r"\[retention\] text_sink must be at least 0, got -2",
+        ),
+        (
+            RetentionConfig,
+            {"text_window": -3},
+            r"\[retention\] text_window must be at least 0, got -3",
+        ),
+        (
+            RetentionConfig,
+            {"vision_window": -0.5},
+            r"\[retention\] vision_window must be at least 0, got -0.5",
+        ),
+        (
+            RetentionConfig,
+            {"vision_window": NAN},
+            r"\[retention\] vision_window must be at least 0, got nan",
+        ),
+        *(
+            (
+                RetentionConfig,
+                {"heavy_share": share},
+                r"\[retention\] heavy_share must be in \[0, 1\), so that the newest tokens have "
+                rf"room; got {share}",
+            )
+            for share in (-0.1, 1.0, NAN)
+        ),
+        (
+            RetentionConfig,
             {"high_watermark": 1799},
             r"low watermark 1,800 is above the high watermark 1,799; lower --low-watermark or "
             r"raise --high-watermark",
@@ -123,6 +157,11 @@ def test_refusals(kind: Any, given: dict[str, Any], message: str) -> None:
                 "audio_sink": 0,
                 "text_budget": 0,
                 "recent_share": 1.0,
+                "sink_tokens": 0,
+                "heavy_share": 0.0,
+                "text_sink": 0,
+                "text_window": 0,
+                "vision_window": 0.0,
             },
         ),
         (MediaOptions, {"fps": 240.0, "chunk_seconds": 60.0, "max_pixels": 784}),
@@ -140,6 +179,12 @@ def test_the_watermarks_of_the_paper_are_the_defaults() -> None:
     config = RetentionConfig()
     assert (config.high_watermark, config.low_watermark) == (2500, 1800)
     assert config.recent_units is None
+    assert config.sink_tokens == 2
+
+
+def test_the_windows_of_streaming_vlm_are_the_defaults() -> None:
+    config = RetentionConfig()
+    assert (config.text_sink, config.text_window, config.vision_window) == (512, 512, 16.0)
 
 
 def test_a_family_sets_what_the_user_leaves_open() -> None:

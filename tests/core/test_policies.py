@@ -1,11 +1,12 @@
 """Retention policies against a second, slow implementation, worked examples and properties.
 
-The slow ones are written from the paper's section 5.1 and design section 4: lists of plain tokens,
-one decision at a time.
+The slow ones are written from the paper's sections 5.1 and 7.1, design section 4 and what the
+published baselines do: lists of plain tokens, one decision at a time.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from omnitide.config import RetentionConfig
 from omnitide.errors import ConfigError
 from omnitide.history import History
+from omnitide.migration import cut_cells
 from omnitide.policies import POLICIES, make_policy
 from omnitide.retention import RetentionPlan, make_plan
 from omnitide.units import Modality, Role, Unit, UnitBuilder, UnitKind
@@ -31,6 +33,7 @@ class Held:
     kind: UnitKind
     length: int
     open: bool = False
+    seconds: float = 0.0
     tokens: list[tuple[int, Any]] = field(default_factory=list)
 
     @property
@@ -50,7 +53,11 @@ def drop_until_low(units: list[Held], low: int, partial_first: bool) -> None:
         victim.tokens = []
 
 
-def slow_omnipick(units: list[Held], config: RetentionConfig) -> None:
+Masses = dict[int, float]
+"""Attention mass of each order."""
+
+
+def slow_omnipick(units: list[Held], config: RetentionConfig, masses: Masses) -> None:
     """Cut `units` as the paper says."""
     others = [u for u in units if u.tokens and not u.protected]
     if config.recent_units is not None:
@@ -87,16 +94,113 @@ def slow_omnipick(units: list[Held], config: RetentionConfig) -> None:
     drop_until_low(units, config.low_watermark, partial_first=True)
 
 
-def slow_fifo(units: list[Held], config: RetentionConfig) -> None:
+def slow_fifo(units: list[Held], config: RetentionConfig, masses: Masses) -> None:
     """Whole units go, oldest first."""
     drop_until_low(units, config.low_watermark, partial_first=False)
 
 
-def slow_full(units: list[Held], config: RetentionConfig) -> None:
+def slow_full(units: list[Held], config: RetentionConfig, masses: Masses) -> None:
     """Nothing goes."""
 
 
-SLOW = {"omnipick": slow_omnipick, "fifo": slow_fifo, "full": slow_full}
+def size(units: list[Held]) -> int:
+    return sum(len(u.tokens) for u in units)
+
+
+def loose_orders(units: list[Held]) -> list[int]:
+    """Orders of the tokens that may go, oldest first."""
+    return [order for u in units if not u.protected for order, _ in u.tokens]
+
+
+def take_out(units: list[Held], order: int) -> None:
+    for unit in units:
+        unit.tokens = [(o, token) for o, token in unit.tokens if o != order]
+
+
+def drop_tokens(units: list[Held], low: int, safe: int, victims: list[int]) -> None:
+    """Tokens go one by one, in the order given, until `low` is met; the order `safe` stays."""
+    for order in victims:
+        if size(units) <= low:
+            return
+        if order != safe:
+            take_out(units, order)
+
+
+def newest_order(units: list[Held]) -> int:
+    return max(order for u in units for order, _ in u.tokens)
+
+
+def slow_token_sliding(units: list[Held], config: RetentionConfig, masses: Masses) -> None:
+    """The oldest token goes, again and again."""
+    drop_tokens(units, config.low_watermark, newest_order(units), loose_orders(units))
+
+
+def slow_streaming_llm(units: list[Held], config: RetentionConfig, masses: Masses) -> None:
+    """The oldest token behind the sinks goes; with no token left but these, the last sink."""
+    loose = loose_orders(units)
+    sinks, others = loose[: config.sink_tokens], loose[config.sink_tokens :]
+    drop_tokens(units, config.low_watermark, newest_order(units), others[:-1])
+    drop_tokens(units, config.low_watermark, newest_order(units), sinks[::-1])
+    drop_tokens(units, config.low_watermark, newest_order(units), others[-1:])
+
+
+def slow_h2o(units: list[Held], config: RetentionConfig, masses: Masses) -> None:
+    """The least attended token that is not recent goes; of equals the newest."""
+    loose = loose_orders(units)
+    room = max(config.low_watermark - (size(units) - len(loose)), 0)
+    recent = room - math.floor(config.heavy_share * room)
+    older = loose[: len(loose) - recent] if recent else loose
+    victims = sorted(older, key=lambda order: (masses[order], -order))
+    drop_tokens(units, config.low_watermark, newest_order(units), victims)
+
+
+def slow_streaming_vlm(units: list[Held], config: RetentionConfig, masses: Masses) -> None:
+    """Windows first, then what still has to go; the newest unit is never touched."""
+    left = [u for u in units if u.tokens]
+    newest = left[-1]
+
+    def is_text(unit: Held, token: Any) -> bool:
+        if token.modality != Modality.TEXT:
+            return False
+        return token.role != Role.BOUNDARY or unit.kind != UnitKind.MEDIA
+
+    text = [o for u in left if not u.protected for o, token in u.tokens if is_text(u, token)]
+    sinks = text[: config.text_sink]
+    window = text[len(text) - min(config.text_window, len(text)) :]
+    seconds = 0.0
+    watched: list[Held] = []
+    for unit in reversed(left):
+        seconds += unit.seconds
+        if seconds > config.vision_window:
+            break
+        watched.append(unit)
+    for unit in left:
+        if unit.protected or unit is newest:
+            continue
+        unit.tokens = [
+            (order, token)
+            for order, token in unit.tokens
+            if (order in sinks or order in window if is_text(unit, token) else unit in watched)
+        ]
+    cuttable = [u for u in left if not u.protected and u is not newest]
+    for unit in cuttable:
+        if size(units) > config.low_watermark:
+            unit.tokens = [(o, token) for o, token in unit.tokens if is_text(unit, token)]
+    of_newest = [order for order, _ in newest.tokens]
+    victims = [order for order in window if order not in sinks] + sinks[::-1]
+    victims = [order for order in victims if order not in of_newest]
+    drop_tokens(units, config.low_watermark, -1, victims)
+
+
+SLOW = {
+    "omnipick": slow_omnipick,
+    "streaming-vlm": slow_streaming_vlm,
+    "streaming-llm": slow_streaming_llm,
+    "h2o": slow_h2o,
+    "token-sliding": slow_token_sliding,
+    "fifo": slow_fifo,
+    "full": slow_full,
+}
 
 
 class Stream:
@@ -106,16 +210,24 @@ class Stream:
         self.streams = streams
         self.history = History()
         self.held: list[Held] = []
+        self.masses: Masses = {}
         self.count = 0
 
     def add(self, sketch: Any, open: bool = False) -> None:
-        unit = self.streams.build(sketch)
+        seconds = 0.5 * (self.history.next_unit % 5)
+        unit = replace(self.streams.build(sketch), seconds=seconds)
         tokens = self.streams.tokens(sketch, self.history.next_unit)
         slots = np.arange(self.count, self.count + len(unit))
         self.history = self.history.append(unit, slots, open=open)
         numbered = list(enumerate(tokens, self.count))
-        self.held.append(Held(sketch.kind, len(tokens), open, numbered))
+        self.held.append(Held(sketch.kind, len(tokens), open, seconds, numbered))
         self.count += len(tokens)
+        # All are attended to a little more; whole numbers, so that many are equal.
+        for order in range(self.count):
+            self.masses[order] = self.masses.get(order, 0) + (order * 29 + self.count) % 4
+
+    def mass(self) -> Any:
+        return np.array([self.masses[o] for o in self.history.cells["order"].tolist()], float)
 
     def close(self) -> None:
         self.history = self.history.close()
@@ -123,9 +235,9 @@ class Stream:
 
     def evict(self, name: str, config: RetentionConfig) -> RetentionPlan:
         """One round of both; returns ours after comparing it."""
-        plan = make_plan(make_policy(name), self.history, config)
+        plan = make_plan(make_policy(name), self.history, config, self.mass())
         before = self.history
-        SLOW[name](self.held, config)
+        SLOW[name](self.held, config, self.masses)
         kept = [order for u in self.held for order, _ in u.tokens]
         assert before.cells["order"][plan.keep].tolist() == kept
         self.held = [u for u in self.held if u.tokens or u.open]
@@ -139,6 +251,7 @@ def test_every_policy_has_a_slow_twin(name: str) -> None:
     policy = make_policy(name)
     assert policy.name == name
     assert policy.bounded == (name != "full")
+    assert policy.needs_mass == (name == "h2o")
 
 
 @pytest.mark.parametrize("name", list(SLOW))
@@ -173,17 +286,19 @@ def test_plans_keep_the_rules(streams: Any, name: str) -> None:
         stream.add(data.draw(streams.units), open=data.draw(st.booleans()))
         history, config = stream.history, data.draw(streams.configs())
         cells_before = history.cells.tobytes()
-        policy = make_policy(name)
-        plan = make_plan(policy, history, config)
+        policy, masses = make_policy(name), stream.mass()
+        plan = make_plan(policy, history, config, masses)
 
         assert history.cells.tobytes() == cells_before
-        again = make_plan(make_policy(name), history, replace(config))
+        assert masses.tolist() == stream.mass().tolist()
+        again = make_plan(make_policy(name), history, replace(config), masses.copy())
         assert plan == again
         assert hash(plan) == hash(again)
         plan.validate(history)
         assert plan.num_kept + plan.num_deleted == len(history)
         untouchable = {u.id for u in history.units if u.kind == UnitKind.SYSTEM or u.open}
         assert plan.keep[[u in untouchable for u in history.cells["unit"].tolist()]].all()
+        assert plan.keep[-1]
 
         gone = [i for i, kept in enumerate(plan.keep.tolist()) if not kept]
         assert [i for a, b in plan.deleted_ranges for i in range(a, b)] == gone
@@ -224,12 +339,23 @@ def test_survivors_are_what_omnipick_leaves_of_a_unit_once_cut(
     assert policy.select(history, config).tolist() == [*expected, True]
 
 
-@pytest.mark.parametrize(("name", "stays"), [("fifo", False), ("full", True)])
-def test_survivors_of_the_other_policies(name: str, stays: bool) -> None:
-    cells = UnitBuilder().markers([1, 2]).text([3]).build(UnitKind.MEDIA).cells
-    mask = make_policy(name).survivors(cells, RetentionConfig())
-    assert mask.dtype == np.bool_
-    assert mask.tolist() == [stays] * 3
+@pytest.mark.parametrize(
+    ("name", "clip_stays", "words_stay"),
+    [
+        ("streaming-vlm", "0 00 00 111 0", "111"),
+        ("streaming-llm", "0 00 00 000 0", "000"),
+        ("h2o", "0 00 00 000 0", "000"),
+        ("token-sliding", "0 00 00 000 0", "000"),
+        ("fifo", "0 00 00 000 0", "000"),
+        ("full", "1 11 11 111 1", "111"),
+    ],
+)
+def test_survivors_of_the_other_policies(name: str, clip_stays: str, words_stay: str) -> None:
+    words = UnitBuilder().text([1, 2]).text([3], Role.BOUNDARY).build(UnitKind.PROMPT)
+    for unit, stays in ((clip(2, 2, words=3), clip_stays), (words, words_stay)):
+        found = make_policy(name).survivors(unit.cells, RetentionConfig())
+        assert found.dtype == np.bool_
+        assert found.tolist() == mask(stays)
 
 
 def clip(pictures: int = 4, sounds: int = 3, words: int = 0) -> Unit:
@@ -391,16 +517,204 @@ def test_fifo_by_hand(low: int, expected: str) -> None:
     assert make_plan(make_policy("fifo"), history, config).keep.tolist() == mask(expected)
 
 
+def weighed(heavy: dict[int, float], count: int) -> Any:
+    """Masses of `count` cells: those given, 1 elsewhere."""
+    return np.array([heavy.get(i, 1.0) for i in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("low", "expected"),
+    [
+        (29, "11 111111111 111111111 111111111"),
+        (28, "11 011111111 111111111 111111111"),
+        (15, "11 000000000 000001111 111111111"),
+        (3, "11 000000000 000000000 000000001"),
+        (2, "11 000000000 000000000 000000001"),  # the newest token stays, above the target
+        (1, "11 000000000 000000000 000000001"),
+    ],
+)
+def test_token_sliding_by_hand(low: int, expected: str) -> None:
+    history = history_of(SYSTEM, clip(), clip(), clip())
+    plan = make_plan(make_policy("token-sliding"), history, RetentionConfig(29, low))
+    assert plan.keep.tolist() == mask(expected)
+
+
+@pytest.mark.parametrize(
+    ("low", "sinks", "expected"),
+    [
+        (29, 2, "11 111111111 111111111 111111111"),
+        (28, 2, "11 110111111 111111111 111111111"),
+        (15, 2, "11 110000000 000000011 111111111"),
+        (15, 0, "11 000000000 000001111 111111111"),
+        (15, 10, "11 111111111 100000000 000000111"),
+        (6, 10, "11 111000000 000000000 000000001"),  # the newest token goes before the sinks
+        (2, 2, "11 000000000 000000000 000000001"),
+    ],
+)
+def test_streaming_llm_by_hand(low: int, sinks: int, expected: str) -> None:
+    history = history_of(SYSTEM, clip(), clip(), clip())
+    config = RetentionConfig(29, low, sink_tokens=sinks)
+    plan = make_plan(make_policy("streaming-llm"), history, config)
+    assert plan.keep.tolist() == mask(expected)
+
+
+def test_streaming_llm_keeps_the_same_sinks_for_ever() -> None:
+    history = history_of(clip(), clip())  # no prefix: the sinks are the first tokens of all
+    for _ in range(5):
+        plan = make_plan(make_policy("streaming-llm"), history, RetentionConfig(12, 12))
+        history = history.keep(plan.keep)
+        assert history.cells["order"][:2].tolist() == [0, 1]
+        assert len(history) == 12
+        history = history.append(clip(), np.arange(9))
+
+
+@pytest.mark.parametrize(
+    ("low", "share", "heavy", "expected"),
+    [
+        (29, 0.5, {}, "11 111111111 111111111 111111111"),
+        # 13 beside the prefix: 7 recent, 6 heavy; of equals the oldest.
+        (15, 0.5, {}, "11 111111000 000000000 001111111"),
+        (15, 0.5, {7: 3, 14: 2, 15: 2}, "11 111001000 000110000 001111111"),
+        (15, 0.5, {22: 0, 28: 0, 0: 0}, "11 111111000 000000000 001111111"),
+        (15, 0.0, {7: 3}, "11 000000000 000001111 111111111"),
+        (15, 0.9, {28: 0, 20: 9}, "11 111111111 100000000 100000011"),
+        (3, 0.5, {7: 3}, "11 000000000 000000000 000000001"),
+        (1, 0.5, {7: 3}, "11 000000000 000000000 000000001"),
+    ],
+)
+def test_h2o_by_hand(low: int, share: float, heavy: dict[int, float], expected: str) -> None:
+    history = history_of(SYSTEM, clip(), clip(), clip())
+    config = RetentionConfig(29, low, heavy_share=share)
+    plan = make_plan(make_policy("h2o"), history, config, weighed(heavy, 29))
+    assert plan.keep.tolist() == mask(expected)
+
+
+def test_h2o_without_mass_is_refused() -> None:
+    history = history_of(SYSTEM, clip())
+    with pytest.raises(ConfigError, match=r"\[policy\] h2o chooses by attention mass, which only"):
+        make_plan(make_policy("h2o"), history, RetentionConfig())
+    with pytest.raises(ValueError, match=r"\[retention\] mass of shape \(10,\) for 11 cells"):
+        make_plan(make_policy("h2o"), history, RetentionConfig(), np.ones(10))
+
+
+def seconds_each(unit: Unit, seconds: float = 2.0) -> Unit:
+    return replace(unit, seconds=seconds)
+
+
+WATCHED = history_of(
+    SYSTEM,
+    seconds_each(clip(words=1)),  # B iiii aaa t B
+    prompt(3),
+    seconds_each(clip()),
+    prompt(3, UnitKind.REPLY),
+    seconds_each(clip()),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "11 1 1111 111 1 1 111 111111111 111 111111111"),
+        ({"vision_window": 4.0}, "11 0 0000 000 1 0 111 111111111 111 111111111"),
+        ({"vision_window": 3.9}, "11 0 0000 000 1 0 111 000000000 111 111111111"),
+        # The newest unit stays even outside the window.
+        ({"vision_window": 0.0}, "11 0 0000 000 1 0 111 000000000 111 111111111"),
+        (
+            {"vision_window": 0.0, "text_sink": 2, "text_window": 1},
+            "11 0 0000 000 1 0 100 000000000 001 111111111",
+        ),
+        (
+            {"vision_window": 0.0, "text_sink": 0, "text_window": 0},
+            "11 0 0000 000 0 0 000 000000000 000 111111111",
+        ),
+        # To meet the target pictures go first, oldest unit first,
+        ({"low_watermark": 35}, "11 0 0000 000 1 0 111 111111111 111 111111111"),
+        ({"low_watermark": 26}, "11 0 0000 000 1 0 111 000000000 111 111111111"),
+        # then the window of text from its old end,
+        (
+            {"low_watermark": 16, "text_sink": 2, "text_window": 4},
+            "11 0 0000 000 1 0 100 000000000 111 111111111",
+        ),
+        (
+            {"low_watermark": 15, "text_sink": 2, "text_window": 4},
+            "11 0 0000 000 1 0 100 000000000 011 111111111",
+        ),
+        # then its sinks from their new end,
+        (
+            {"low_watermark": 12, "text_sink": 2, "text_window": 4},
+            "11 0 0000 000 1 0 000 000000000 000 111111111",
+        ),
+        # and the newest unit is what remains.
+        ({"low_watermark": 1}, "11 0 0000 000 0 0 000 000000000 000 111111111"),
+    ],
+)
+def test_streaming_vlm_by_hand(given: dict[str, Any], expected: str) -> None:
+    config = replace(RetentionConfig(36, 36), **given)
+    plan = make_plan(make_policy("streaming-vlm"), WATCHED, config)
+    assert plan.keep.tolist() == mask(expected)
+
+
+def test_streaming_vlm_keeps_a_question_just_asked() -> None:
+    history = history_of(SYSTEM, seconds_each(clip()), prompt(3))
+    config = RetentionConfig(5, 5, text_sink=0, text_window=0)
+    plan = make_plan(make_policy("streaming-vlm"), history, config)
+    assert plan.keep.tolist() == mask("11 000000000 111")
+
+
+@pytest.mark.parametrize("name", ["token-sliding", "streaming-llm", "h2o"])
+def test_a_torn_unit_keeps_truthful_records(name: str) -> None:
+    """A cut through a picture: lengths, spans, positions and slots say what is left."""
+    builder = UnitBuilder().markers([1])
+    offsets = [(0, row, column) for row in range(3) for column in range(3)]
+    builder.content(2, offsets, Modality.IMAGE).end_step().markers([3])
+    history = History()
+    for slots in (np.arange(11), np.arange(50, 61)):
+        history = history.append(builder.build(UnitKind.MEDIA), slots)
+    config = RetentionConfig(16, 16, sink_tokens=2, heavy_share=0.25)
+    heavy = weighed({0: 3, 4: 2, 7: 2, 8: 2}, 22)
+    plan = make_plan(make_policy(name), history, config, heavy)
+    kept = {
+        "token-sliding": "00000011111 11111111111",  # row 1, column 2 and row 2, boundary
+        "streaming-llm": "11000000111 11111111111",  # two sinks, row 2, columns 1 and 2, boundary
+        "h2o": "10001001101 11111111111",  # four heavy hitters, boundary
+    }[name]
+    assert plan.keep.tolist() == mask(kept)
+
+    after = history.keep(plan.keep)
+    first, second = after.units
+    assert (first.length, second.length) == (11, 11)
+    slots = [i for i, stays in enumerate(mask(kept)[:11]) if stays]
+    assert cut_cells(after).tolist() == slots
+    (_, spans), (_, whole) = after.spans()
+    roles = {
+        "token-sliding": [(0, 4, Modality.IMAGE), (4, 5, Modality.TEXT)],
+        "streaming-llm": [
+            (0, 1, Modality.TEXT), (1, 4, Modality.IMAGE), (4, 5, Modality.TEXT)
+        ],
+        "h2o": [(0, 1, Modality.TEXT), (1, 4, Modality.IMAGE), (4, 5, Modality.TEXT)],
+    }[name]  # fmt: skip
+    assert [(s.start, s.stop, s.modality) for s in spans] == roles
+    assert [s.stop - s.start for s in whole] == [1, 9, 1]
+    # Holes inside the picture keep each cell at its row and column from the base of its step.
+    base = 1 if 0 in slots else 0
+    pictures = [offsets[slot - 1] for slot in slots if 1 <= slot <= 9]
+    wanted = [[base + axis for axis in offset] for offset in pictures]
+    found = after.cells["position"][: len(slots)]
+    assert found[[1 <= slot <= 9 for slot in slots]].tolist() == wanted
+    assert found[-1].tolist() == [base + 3] * 3
+
+
 class Answers:
     """A policy that answers what it is told."""
 
     name = "answers"
     bounded = True
+    needs_mass = False
 
     def __init__(self, keep: Any) -> None:
         self.keep = keep
 
-    def select(self, history: History, config: RetentionConfig) -> Any:
+    def select(self, history: History, config: RetentionConfig, mass: Any = None) -> Any:
         return self.keep
 
     def survivors(self, cells: Any, config: RetentionConfig) -> Any:
@@ -443,6 +757,6 @@ def test_plans_differ_where_keep_or_change_differ() -> None:
 
 
 def test_an_unknown_policy_is_named() -> None:
-    message = r"\[policy\] expected one of omnipick, fifo, full; got 'lru'"
-    with pytest.raises(ConfigError, match=message):
+    names = "omnipick, streaming-vlm, streaming-llm, h2o, token-sliding, fifo, full"
+    with pytest.raises(ConfigError, match=rf"\[policy\] expected one of {names}; got 'lru'"):
         make_policy("lru")

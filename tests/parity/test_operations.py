@@ -335,6 +335,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "grow_pools": "test_growing_keeps_contents",
         "append": "test_append_writes_its_rows_and_no_others",
         "attention": "test_attention_matches_oracle",
+        "attention_mass": "test_attention_mass_matches_oracle",
         "migrate": "test_migrate_is_a_simultaneous_copy",
         "run": "test_run_returns_and_raises_what_the_call_does",
         "synchronize": "test_synchronize_accepts_any_number_of_arrays",

@@ -155,18 +155,26 @@ def rotated(x: Floats, cos: NDArray[Any], sin: NDArray[Any]) -> Floats:
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
-def attention_oracle(q: Floats, k: Floats, v: Floats, step: Step, scale: float) -> Floats:
+def shares_oracle(q: Floats, k: Floats, step: Step, scale: float) -> Floats:
+    """Attention probabilities (head, query, cell); all 0 for a query that sees nothing."""
     q = rotated(q, step.query_cos, step.query_sin)
     k = rotated(k, step.cos, step.sin)
     group = q.shape[1] // k.shape[1]
     visible = step.orders[None, :] <= step.query_orders[:, None]
-    out = np.zeros_like(q)
+    out = np.zeros((q.shape[1], len(q), len(k)))
     for head in range(q.shape[1]):
         scores = q[:, head] @ k[:, head // group].T * scale
         weights = np.where(visible, np.exp(scores - scores.max(initial=0)), 0)
         total = weights.sum(axis=1, keepdims=True)
-        out[:, head] = weights @ v[:, head // group] / np.where(total > 0, total, 1)
+        out[head] = weights / np.where(total > 0, total, 1)
     return out
+
+
+def attention_oracle(q: Floats, k: Floats, v: Floats, step: Step, scale: float) -> Floats:
+    group = q.shape[1] // k.shape[1]
+    shares = shares_oracle(q, k, step, scale)
+    heads = [share @ v[:, head // group] for head, share in enumerate(shares)]
+    return np.stack(heads, axis=1)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -200,6 +208,42 @@ def test_attention_matches_oracle(
     assert_matches(got, want, backend.dtype, tolerance(backend.dtype))
     blind = step.query_orders < step.orders.min(initial=10)
     assert not got[blind].any()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_attention_mass_matches_oracle(
+    backend: Backend,
+    case: Case,
+    rounded: Callable[..., Any],
+    tolerance: Callable[[str], float],
+    assert_matches: Callable[..., None],
+) -> None:
+    """Values and keys of dead slots are NaN, and values of live ones too: no V is read."""
+    rng = np.random.default_rng(17)
+    step = make_step(rng, case)
+    q = rounded(2 * rng.standard_normal((case.queries, case.heads, case.head_dim)), backend.dtype)
+    k = rounded(rng.standard_normal((case.cells, case.kv_heads, case.head_dim)), backend.dtype)
+    scale = case.head_dim**-0.5
+
+    def call() -> tuple[str, NDArray[Any]]:
+        pools = backend.new_pools(1, case.kv_heads, case.head_dim, case.pages)
+        slots = case.pages * PAGE_SIZE
+        fill(backend, pools, np.full((2, 1, slots, case.kv_heads, case.head_dim), np.nan))
+        cells = writing(step.slots, case.head_dim)
+        backend.append(
+            pools, 0, cells, backend.asarray(k), backend.asarray(np.full_like(k, np.nan))
+        )
+        out = backend.attention_mass(backend.asarray(q), pools, 0, step, scale)
+        return str(out.dtype), backend.to_numpy(out)
+
+    device_dtype, got = backend.run(call)
+    wide = "float64" if backend.dtype == "float64" else "float32"
+    assert device_dtype.rpartition(".")[2] == wide
+    shares = shares_oracle(q, k, step, scale)
+    assert_matches(got, shares.sum(axis=(0, 1)), backend.dtype, tolerance(backend.dtype))
+    seeing = np.count_nonzero(step.query_orders >= step.orders.min(initial=10))
+    expected = seeing * case.heads if case.cells else 0
+    assert got.sum(dtype=np.float64) == pytest.approx(expected, rel=1e-4)
 
 
 def test_attention_reads_what_the_same_pass_appended(

@@ -35,6 +35,10 @@ class Given:
         changed = replace(self.step, **step)
         self.backend.attention(self.zeros(*q), self.pools, layer, changed, 1.0)
 
+    def weigh(self, q: tuple[int, ...], layer: int = 0, **step: Any) -> None:
+        changed = replace(self.step, **step)
+        self.backend.attention_mass(self.zeros(*q), self.pools, layer, changed, 1.0)
+
     def migrate(self, source: Any, destination: Any) -> None:
         self.backend.migrate(self.pools, np.array(source), np.array(destination))
 
@@ -188,6 +192,18 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
     "attention-query-table": (
         lambda g: g.attend((3, 2, 8), query_cos=TABLE),
         "[attention] query_cos must have shape (3, 4), got (3, 3)",
+    ),
+    "mass-count": (
+        lambda g: g.weigh((2, 2, 8)),
+        "[attention_mass] q must have shape (3, any, 8), got (2, 2, 8)",
+    ),
+    "mass-layer": (
+        lambda g: g.weigh((3, 2, 8), layer=2),
+        "[attention_mass] layer must lie in [0, 2), got 2",
+    ),
+    "mass-slot": (
+        lambda g: g.weigh((3, 2, 8), slots=ints(0, 1, 128)),
+        "[attention_mass] slots must lie in [0, 128), got 0 to 128",
     ),
     "migrate-count": (
         lambda g: g.migrate([1, 2], [3]),

@@ -19,10 +19,14 @@ OTHERS = [info for info in describe_backends() if info.name != "reference"]
 
 
 @pytest.mark.parametrize("info", OTHERS, ids=lambda info: info.name)
-@pytest.mark.parametrize("layout", ["predictive", "paper"])
+@pytest.mark.parametrize(
+    ("layout", "policy"),
+    [("predictive", "omnipick"), ("paper", "omnipick"), ("paper", "h2o")],
+)
 def test_greedy_reply_equals_the_reference(
     info: BackendInfo,
     layout: str,
+    policy: str,
     tiny_checkpoint: Callable[..., Path],
     chunk: Callable[..., MediaChunk],
 ) -> None:
@@ -37,7 +41,14 @@ def test_greedy_reply_equals_the_reference(
         media = MediaOptions(max_pixels=56 * 56)
         model = backend.run(load_model, tiny_checkpoint(), backend, media=media)
         retention = RetentionConfig(260, 150, recent_units=1, text_budget=40, image_sink=3)
-        session = Session(model, retention=retention, layout=layout, max_tokens=6, largest_unit=99)
+        session = Session(
+            model,
+            policy=policy,
+            layout=layout,
+            retention=retention,
+            max_tokens=6,
+            largest_unit=99,
+        )
         for index in range(7):
             session.append_media(chunk(index))
         pieces = list(session.ask("What was that?"))

@@ -26,8 +26,8 @@ TRACED = {
     str(CORE / name)
     for name in (
         "cache.py", "session.py", "history.py", "pages.py", "migration.py", "retention.py",
-        "positions.py", "growing.py", "policies/omnipick.py", "layouts/paper.py",
-        "layouts/predictive.py",
+        "positions.py", "growing.py", "policies/omnipick.py", "policies/h2o.py",
+        "layouts/paper.py", "layouts/predictive.py",
     )
 }  # fmt: skip
 
@@ -66,10 +66,15 @@ def session(request: pytest.FixtureRequest, model: Any, monkeypatch: pytest.Monk
     """A session on this very thread, which a trace function can reach."""
     monkeypatch.setattr(model.backend, "run", lambda f, *args, **kwargs: f(*args, **kwargs))
     retention = RetentionConfig(260, 150, recent_units=1, text_budget=40, image_sink=3)
-    opened = Session(
-        model, retention=retention, layout=request.param, max_tokens=4, largest_unit=100
+    layout, policy = request.param
+    return Session(
+        model,
+        retention=retention,
+        layout=layout,
+        policy=policy,
+        max_tokens=4,
+        largest_unit=100,
     )
-    return opened
 
 
 def lines_of(action: Callable[[], object]) -> int:
@@ -96,7 +101,17 @@ def answer(session: Session) -> list[tuple[int, bytes]]:
     return [(r.token, r.logprobs.tobytes()) for r in session.ask("Well?", max_tokens=1)]
 
 
-@pytest.mark.parametrize("session", ["paper", "predictive"], indirect=True)
+def mass_bits(session: Session) -> bytes | None:
+    mass = session.cache.state.mass
+    return None if mass is None else mass.tobytes()
+
+
+@pytest.mark.parametrize(
+    "session",
+    [("paper", "omnipick"), ("predictive", "omnipick"), ("paper", "h2o")],
+    ids="-".join,
+    indirect=True,
+)
 def test_update_interrupted_at_any_line(session: Session, chunk: Callable[..., MediaChunk]) -> None:
     """Before or after, never between: redoing what was not done gives the same answer."""
     while session.stats().evictions < 2:
@@ -112,7 +127,8 @@ def test_update_interrupted_at_any_line(session: Session, chunk: Callable[..., M
     if session.cache.layout.name == "paper":
         assert after.rows_moved > saved.rows_moved
     session.append_media(chunk(100))
-    expected = answer(session)
+    expected, weighed = answer(session), mass_bits(session)
+    assert (weighed is not None) == session.cache.policy.needs_mass
 
     outcomes = set()
     for line in range(1, total + 1, STRIDE):
@@ -131,10 +147,11 @@ def test_update_interrupted_at_any_line(session: Session, chunk: Callable[..., M
         session.append_media(chunk(100))
         session.cache.check_integrity()
         assert answer(session) == expected
+        assert mass_bits(session) == weighed
     assert outcomes == {False, True}
 
 
-@pytest.mark.parametrize("session", ["predictive"], indirect=True)
+@pytest.mark.parametrize("session", [("predictive", "omnipick")], ids="-".join, indirect=True)
 def test_reply_interrupted_at_any_line(session: Session, chunk: Callable[..., MediaChunk]) -> None:
     """The stream goes on, in well-formed turns, after a question that came to nothing."""
     for index in range(5):
@@ -154,13 +171,15 @@ def test_reply_interrupted_at_any_line(session: Session, chunk: Callable[..., Me
         assert len(list(session.ask("Well?"))) == 4
 
 
+@pytest.mark.parametrize("policy", ["omnipick", "h2o"])
 def test_backend_error_in_any_layer_is_forgotten(
+    policy: str,
     open_session: Callable[..., Session],
     chunk: Callable[..., MediaChunk],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows written in vain are never seen: the same chunk again gives the same logits."""
-    session, undisturbed = open_session(), open_session()
+    session, undisturbed = open_session(policy=policy), open_session(policy=policy)
     for index in range(6):
         undisturbed.append_media(chunk(index))
     backend = session.model.backend
@@ -179,4 +198,5 @@ def test_backend_error_in_any_layer_is_forgotten(
                     session.append_media(chunk(index))
             session.cache.check_integrity()
         session.append_media(chunk(index))
+    assert mass_bits(session) == mass_bits(undisturbed)
     assert answer(session) == answer(undisturbed)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from omnitide import RetentionConfig, SamplingConfig, Session
-from omnitide.errors import CapacityError, ConfigError
+from omnitide.errors import CapacityError, ConfigError, SessionError
 from omnitide.layouts import LAYOUTS
 from omnitide.media.chunk import MediaChunk
 from omnitide.pages import PAGE_SIZE
@@ -92,6 +92,23 @@ def test_reply_left_early_is_closed_and_short(open_session: Open, chunk: Chunk) 
     again = open_session()
     again.append_media(chunk(0))
     assert reply(again)[:2] == first
+
+
+@pytest.mark.parametrize("then", ["append", "ask"])
+def test_reply_read_on_too_late_is_refused(open_session: Open, chunk: Chunk, then: str) -> None:
+    session = open_session()
+    session.append_media(chunk(0))
+    late = session.ask("What?")
+    next(late)
+    if then == "append":
+        session.append_media(chunk(1))
+    else:
+        assert len(reply(session, "And?")) == 12
+    before = session.cache.state
+    with pytest.raises(SessionError, match="ended by what was appended or asked since; ask again"):
+        next(late)
+    assert session.cache.state is before
+    assert len(reply(session)) == 12
 
 
 def test_stop_ends_the_reply_after_the_next_token(open_session: Open, chunk: Chunk) -> None:
