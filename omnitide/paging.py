@@ -38,7 +38,7 @@ def due_plan(
 ) -> RetentionPlan | None:
     """What to delete now. None if the history is short enough or nothing would go.
 
-    Changes nothing. `mass` is the attention mass of the cells, for a policy that needs it.
+    Changes nothing. `mass` is what a policy that needs it decides by, shape (num_cells,).
     """
     if len(history) <= config.high_watermark or not policy.bounded:
         return None

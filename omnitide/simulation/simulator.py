@@ -181,7 +181,7 @@ def simulate(
 
 def needs_model(policy: str) -> bool:
     """Whether a policy decides by attention, which a simulation has not."""
-    return bool(getattr(POLICIES[policy], "needs_mass", False))
+    return POLICIES[policy].needs_mass
 
 
 class _Course:
@@ -195,24 +195,32 @@ class _Course:
 
     def step(self, unit: Unit) -> None:
         run = self.run
+        # Due only after a question that no reply followed.
+        late = Cut() if unit.kind == UnitKind.REPLY else self._cut()
         run.append(unit)
         # Between append and eviction everything is at its most.
         self.peak_live = max(self.peak_live, len(run.history))
         self.peak_pages = max(self.peak_pages, run.table.active_pages)
         self.peak_span = max(self.peak_span, run.table.physical_span)
         self.tiles_read += run.table.active_subblocks * _passes(unit)
-        # As a session does: what a question is about is cut after the reply, not before it.
-        cut = None if unit.kind in (UnitKind.SYSTEM, UnitKind.PROMPT) else run.evict()
-        if cut is not None:
-            self.cuts.append(cut)
+        # What is asked about must be seen: the cut waits for the reply.
+        waits = unit.kind in (UnitKind.SYSTEM, UnitKind.PROMPT)
+        done = Cut() if waits else self._cut()
         if run.policy.bounded or unit.kind == UnitKind.SYSTEM:
             run.check_integrity()
         self.units += 1
         self.live += len(run.history)
         self.subblocks += run.table.active_subblocks
         if self.timeline is not None:
-            done = cut or Cut()
-            self.timeline.add(run.history, run.table, done.deleted, done.moved)
+            deleted, moved = late.deleted + done.deleted, late.moved + done.moved
+            self.timeline.add(run.history, run.table, deleted, moved)
+
+    def _cut(self) -> Cut:
+        cut = self.run.evict()
+        if cut is None:
+            return Cut()
+        self.cuts.append(cut)
+        return cut
 
     def result(self, name: str) -> SimulationResult:
         run, cuts = self.run, self.cuts

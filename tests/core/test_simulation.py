@@ -51,8 +51,8 @@ def recount(shape: str, count: int, policy: str, layout: str, config: RetentionC
         assert len(slots) == len(run.history)
         spans.append(max(slots) // PAGE_SIZE * PAGE_SIZE + PAGE_SIZE)
         before = places(run.history)
-        cut = unit.kind not in (UnitKind.SYSTEM, UnitKind.PROMPT)
-        if cut and run.evict() is not None:
+        waits = unit.kind in (UnitKind.SYSTEM, UnitKind.PROMPT)
+        if not waits and run.evict() is not None:
             after = places(run.history)
             assert after.keys() < before.keys()
             found["evictions"] += 1
@@ -166,6 +166,17 @@ def test_the_timeline_tells_each_unit() -> None:
     for content in (Content.BOUNDARY, Content.TEXT, Content.AUDIO, Content.IMAGE):
         assert np.count_nonzero(last.contents == content) == timeline.kept[last.unit][content]
     assert last.contents.size == timeline.span[last.unit]
+
+
+def test_a_cut_waits_for_the_reply_and_no_longer() -> None:
+    timeline = Timeline()
+    film, asked, reply = qwen.film(0.0, 448), qwen.prompt(2.0, 400), qwen.reply(2.0, 20)
+    units = [qwen.system(), film, asked, reply, asked, film]
+    stream = shape_stream(make_shape("audio"), 1)
+    stream = type(stream)("given", lambda: units, 5, len(units[0]), 600, 25)
+    result = simulate(stream, "fifo", config=SMALL, timeline=timeline)
+    assert [bool(count) for count in timeline.evicted] == [False, False, False, True, False, True]
+    assert sum(timeline.evicted) == result.tokens_evicted
 
 
 def test_long_timelines_keep_few_maps_evenly() -> None:
