@@ -17,11 +17,16 @@ from numpy.typing import NDArray
 from omnitide.growing import append_rows
 from omnitide.pages import Slots
 from omnitide.positions import lay_out
-from omnitide.units import CELL, Cells, Span, Unit, UnitKind, spans_of
+from omnitide.units import CELL, Cells, Modality, Role, Span, Unit, UnitKind, spans_of
 
 
 def _no_cells() -> Cells:
     return np.empty(0, CELL)
+
+
+def _words(unit: Unit) -> int:
+    modality, role = unit.cells["modality"], unit.cells["role"]
+    return int(np.count_nonzero((modality == Modality.TEXT) & (role != Role.BOUNDARY)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class UnitRecord:
         time: Second of the stream at which it starts, if any.
         seconds: Seconds of the stream that it covers.
         length: Tokens that it had when complete; more than its cells once it was cut.
+        words: Tokens of text, boundaries apart, that it had when complete.
         open: Whether it still grows (a reply being spoken).
     """
 
@@ -42,6 +48,7 @@ class UnitRecord:
     time: float | None
     seconds: float
     length: int
+    words: int = 0
     open: bool = False
 
 
@@ -77,7 +84,9 @@ class History:
         """
         if self.units and self.units[-1].open:
             raise ValueError(f"[history] unit {self.units[-1].id} is open; close it first")
-        record = UnitRecord(self.next_unit, unit.kind, unit.time, unit.seconds, len(unit), open)
+        record = UnitRecord(
+            self.next_unit, unit.kind, unit.time, unit.seconds, len(unit), _words(unit), open
+        )
         more = self._extended(unit.cells, slots, record.id)
         return replace(more, units=(*self.units, record), next_unit=self.next_unit + 1)
 
@@ -88,7 +97,9 @@ class History:
         """
         last = self.open_unit()
         more = self._extended(unit.cells, slots, last.id)
-        grown = replace(last, length=last.length + len(unit))
+        grown = replace(
+            last, length=last.length + len(unit), words=last.words + _words(unit)
+        )
         return replace(more, units=(*self.units[:-1], grown))
 
     def close(self) -> History:

@@ -186,6 +186,15 @@ class PageTable:
         self.take(slots, PageClass.MIXED)
         return slots
 
+    def spare(self, page_class: PageClass) -> Slots:
+        """Free slots of subblocks that are walked anyway, in pages of a class, rising."""
+        pages = np.flatnonzero(self.page_class == page_class)
+        blocks = self.live.reshape(-1, PAGE_SIZE)[pages].reshape(-1, SUBBLOCK_SIZE)
+        block, row = np.nonzero(~blocks & blocks.any(axis=1)[:, None])
+        per_page = PAGE_SIZE // SUBBLOCK_SIZE
+        first = pages[block // per_page] * PAGE_SIZE + block % per_page * SUBBLOCK_SIZE
+        return (first + row).astype(np.int32)
+
     def move(self, source: Slots, destination: Slots) -> None:
         """Account for cells moved from `source` to `destination`, pairwise. Changes self.
 

@@ -7,8 +7,9 @@ the mask (ranges deleted, new positions) is computed here, the same for every po
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,20 @@ from numpy.typing import NDArray
 from omnitide.config import RetentionConfig
 from omnitide.history import History
 from omnitide.positions import lay_out
-from omnitide.units import Cells
+from omnitide.units import Cells, Unit
 
 Mask = NDArray[np.bool_]
+
+Fates = NDArray[np.uint8] | NDArray[np.bool_]
+"""A `Fate` for each cell. Booleans will do: False is `LEAVES`, True is `STAYS`."""
+
+
+class Fate(IntEnum):
+    """What is expected of a new cell once its unit is no longer recent."""
+
+    LEAVES = 0
+    STAYS = 1  # as long as anything of its unit, which will be cut and go in its turn
+    LASTS = 2  # with its whole unit, longer than the cut ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +104,30 @@ class RetentionPolicy(Protocol):
         """
         ...
 
-    def survivors(self, cells: Cells, config: RetentionConfig) -> Mask:
+    def survivors(self, cells: Cells, config: RetentionConfig) -> Fates:
         """Which cells of a new unit are expected to stay once it is old, shape (num_tokens,).
 
         Used by predictive placement. A wrong guess costs space, never correctness.
         """
         ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A policy whose foresight depends on what the history holds already."""
+
+    def foresee(self, unit: Unit, history: History, config: RetentionConfig) -> Fates:
+        """The fate of each cell of a unit about to be appended, shape (num_tokens,)."""
+        ...
+
+
+def foresee(
+    policy: RetentionPolicy, unit: Unit, history: History, config: RetentionConfig
+) -> Fates:
+    """What a policy expects of a unit about to be appended to a history; for `Layout.place`."""
+    if isinstance(policy, Foreseeing):
+        return policy.foresee(unit, history, config)
+    return policy.survivors(unit.cells, config)
 
 
 def protected(history: History) -> Mask:

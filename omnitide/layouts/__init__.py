@@ -14,7 +14,7 @@ from omnitide.layouts.paper import Paper
 from omnitide.layouts.predictive import Predictive
 from omnitide.migration import MigrationPlan
 from omnitide.pages import PageTable, Slots
-from omnitide.retention import Mask
+from omnitide.retention import Fates
 from omnitide.units import UnitKind
 
 
@@ -23,7 +23,7 @@ class Layout(Protocol):
 
     name: str
 
-    def place(self, table: PageTable, survivors: Mask, kind: UnitKind) -> Slots:
+    def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Take slots for the cells of a new unit. Changes `table`.
 
         Args:

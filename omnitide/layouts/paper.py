@@ -11,7 +11,7 @@ import numpy as np
 from omnitide.history import History
 from omnitide.migration import MigrationPlan, cut_cells, plan_tile_mode
 from omnitide.pages import PAGE_SIZE, PageClass, PageTable, Slots
-from omnitide.retention import Mask
+from omnitide.retention import Fates
 from omnitide.units import UnitKind
 
 
@@ -20,7 +20,7 @@ class Paper:
 
     name = "paper"
 
-    def place(self, table: PageTable, survivors: Mask, kind: UnitKind) -> Slots:
+    def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Empty slots of recent-context pages, then free pages."""
         system = kind == UnitKind.SYSTEM
         return table.holes(

@@ -1,9 +1,9 @@
 """Predictive layout: what will survive is known when it is written, so it is written apart.
 
 Retention is structural: boundaries, sinks and text of a new unit are expected to stay, the rest to
-go (design section 6). Each kind fills its own ring of pages in stream order. Units leave oldest
-first, so eviction empties whole pages and nearly nothing is left to move. Units of text have a ring
-of their own, for they stay whole, and whole units outlive cut ones.
+go (design section 6). Each fate fills its own ring of pages in stream order. Units leave oldest
+first, so eviction empties whole pages and nearly nothing is left to move. Units of text that will
+outlast the cut ones lie behind the system prefix, where they disturb no ring.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from omnitide.history import History
-from omnitide.migration import MigrationPlan, cut_cells, plan_tile_mode
-from omnitide.pages import SUBBLOCK_SIZE, PageClass, PageTable, Slots
-from omnitide.retention import Mask
+from omnitide.migration import MigrationPlan, cut_cells, plan_tile_mode, simulate
+from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable, Slots
+from omnitide.retention import Fate, Fates
 from omnitide.units import UnitKind
-
-# Rings of selected-history: what is left of media units, and units of text.
-_MARKS, _WORDS = 0, 1
 
 
 class Predictive:
@@ -31,24 +28,58 @@ class Predictive:
     name = "predictive"
     slack = 1.25
 
-    def place(self, table: PageTable, survivors: Mask, kind: UnitKind) -> Slots:
+    def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Expected survivors into selected-history, the rest into recent-context."""
         if kind == UnitKind.SYSTEM:
-            return table.ring(len(survivors), PageClass.MUST_KEEP)
-        # Checked for both rings at once: nothing is taken unless all fits.
+            return table.holes(len(survivors), PageClass.MUST_KEEP)
+        # Checked for all rings at once: nothing is taken unless all fits.
         table.check_free(len(survivors))
-        stay, go = np.count_nonzero(survivors), np.count_nonzero(~survivors)
-        lane = _MARKS if kind == UnitKind.MEDIA else _WORDS
         slots = np.empty(len(survivors), np.int32)
-        slots[survivors] = table.ring(int(stay), PageClass.SELECTED_HISTORY, lane)
-        slots[~survivors] = table.ring(int(go), PageClass.RECENT_CONTEXT)
+        lasting = survivors == Fate.LASTS
+        slots[lasting] = table.holes(int(np.count_nonzero(lasting)), PageClass.MUST_KEEP)
+        staying = np.flatnonzero(survivors == Fate.STAYS)
+        spare = table.spare(PageClass.MUST_KEEP)[: len(staying)]
+        table.take(spare, PageClass.MUST_KEEP)
+        slots[staying[: len(spare)]] = spare
+        rest = staying[len(spare) :]
+        slots[rest] = table.ring(len(rest), PageClass.SELECTED_HISTORY)
+        leaving = survivors == Fate.LEAVES
+        slots[leaving] = table.ring(int(np.count_nonzero(leaving)), PageClass.RECENT_CONTEXT)
         return slots
 
     def plan(self, table: PageTable, history: History) -> MigrationPlan | None:
-        """Tile mode over the survivors of cut units, if the tiles have become sparse."""
-        if table.active_subblocks * SUBBLOCK_SIZE <= self.slack * len(history):
+        """Strays to the pages of what lasts; tile mode, if the tiles have become sparse."""
+        if table.active_subblocks * SUBBLOCK_SIZE > self.slack * len(history):
+            return plan_tile_mode(table, cut_cells(history))
+        strays = _strays(table, history)
+        if len(strays) == 0 or len(strays) > table.num_free:
             return None
-        return plan_tile_mode(table, cut_cells(history))
+        after = table.copy()
+        destination = after.holes(len(strays), PageClass.MUST_KEEP)
+        plan = simulate(table, strays, destination)
+        return plan if plan.after.is_smaller(plan.before) else None
 
     def settle(self, table: PageTable, history: History) -> None:
         """Classes were right from the start."""
+
+
+def _strays(table: PageTable, history: History) -> Slots:
+    """Slots outside must-keep pages of whole units older than a cut one: they will last."""
+    ids, counts = np.unique(history.cells["unit"], return_counts=True)
+    lengths = {u.id: u.length for u in history.units}
+    whole = counts == np.array([lengths[i] for i in ids.tolist()])
+    cut = ids[~whole]
+    if len(cut) == 0:
+        return history.cells["slot"][:0]
+    cells = history.cells
+    home = table.page_class[cells["slot"] // PAGE_SIZE]
+    old = cells["unit"] <= cut[-1]
+    lasting = np.isin(cells["unit"], ids[whole]) & (home != PageClass.MUST_KEEP)
+    stray = np.zeros(len(table.live), np.bool_)
+    stray[cells["slot"][old & (lasting | (home == PageClass.RECENT_CONTEXT))]] = True
+    tiles = stray.reshape(-1, SUBBLOCK_SIZE)
+    import os
+    L=int(os.environ.get("L","24"))
+    live = table.live.reshape(-1, SUBBLOCK_SIZE)
+    alone = (tiles == live).all(axis=1) & (np.count_nonzero(tiles, axis=1) <= L)
+    return np.flatnonzero(tiles & alone[:, None]).astype(np.int32)

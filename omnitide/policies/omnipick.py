@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from omnitide.config import RetentionConfig
 from omnitide.history import History
-from omnitide.retention import Mask, protected
-from omnitide.units import Cells, Modality, Role, span_ranks
+from omnitide.retention import Fate, Fates, Mask, protected
+from omnitide.units import Cells, Modality, Role, Unit, UnitKind, span_ranks
+
+_OF_TEXT = (UnitKind.TEXT, UnitKind.PROMPT, UnitKind.REPLY)
 
 
 class OmniPick:
@@ -44,6 +46,21 @@ class OmniPick:
     def survivors(self, cells: Cells, config: RetentionConfig) -> Mask:
         """Boundary tokens, sinks, source images and text (the budget is not foreseen)."""
         return _sinks(cells, config) | _is_content_text(cells)
+
+    def foresee(self, unit: Unit, history: History, config: RetentionConfig) -> Fates:
+        """Like `survivors`, but text stays only if the text units ahead leave it some budget.
+
+        A unit of text that fits the budget will be complete when it is old, and outlasts cut ones.
+        """
+        left = config.text_budget - sum(u.words for u in history.units if u.kind in _OF_TEXT)
+        words = _is_content_text(unit.cells)
+        within = words & (np.cumsum(words) <= left)
+        if unit.kind not in _OF_TEXT:
+            return _sinks(unit.cells, config) | within
+        fates = np.where(within, Fate.LASTS, np.where(words, Fate.LEAVES, Fate.STAYS))
+        if np.count_nonzero(within) == np.count_nonzero(words):
+            fates[:] = Fate.LASTS
+        return fates.astype(np.uint8)
 
 
 def _is_content_text(cells: Cells) -> Mask:
