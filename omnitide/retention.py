@@ -31,6 +31,7 @@ class Fate(IntEnum):
     LEAVES = 0
     STAYS = 1  # as long as anything of its unit, which will be cut and go in its turn
     LASTS = 2  # with its whole unit, longer than the cut ones
+    MAY_STAY = 3  # like STAYS, unless a budget is spent before its turn comes
 
 
 @dataclass(frozen=True, eq=False)

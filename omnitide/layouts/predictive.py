@@ -43,6 +43,8 @@ class Predictive:
         slots[staying[: len(spare)]] = spare
         rest = staying[len(spare) :]
         slots[rest] = table.ring(len(rest), PageClass.SELECTED_HISTORY)
+        maybe = survivors == Fate.MAY_STAY
+        slots[maybe] = table.ring(int(np.count_nonzero(maybe)), PageClass.SELECTED_HISTORY, 1)
         leaving = survivors == Fate.LEAVES
         slots[leaving] = table.ring(int(np.count_nonzero(leaving)), PageClass.RECENT_CONTEXT)
         return slots

@@ -52,15 +52,18 @@ class OmniPick:
 
         A unit of text that fits the budget will be complete when it is old, and outlasts cut ones.
         """
-        left = config.text_budget - sum(u.words for u in history.units if u.kind in _OF_TEXT)
         words = _is_content_text(unit.cells)
+        left = config.text_budget - sum(u.words for u in history.units if u.kind in _OF_TEXT)
         within = words & (np.cumsum(words) <= left)
+        fates = _sinks(unit.cells, config).astype(np.uint8)
         if unit.kind not in _OF_TEXT:
-            return _sinks(unit.cells, config) | within
-        fates = np.where(within, Fate.LASTS, np.where(words, Fate.LEAVES, Fate.STAYS))
-        if np.count_nonzero(within) == np.count_nonzero(words):
+            spoken = sum(u.words for u in history.units if u.kind == UnitKind.MEDIA)
+            fates[within] = Fate.STAYS if spoken <= left else Fate.MAY_STAY
+        elif (within == words).all():
             fates[:] = Fate.LASTS
-        return fates.astype(np.uint8)
+        else:
+            fates[within] = Fate.LASTS
+        return fates
 
 
 def _is_content_text(cells: Cells) -> Mask:
