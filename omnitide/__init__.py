@@ -9,7 +9,7 @@ for response in omnitide.stream_generate(model, "What happens?", video="clip.mp4
 
 from __future__ import annotations
 
-from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.config import MediaOptions, MigrationConfig, RetentionConfig, SamplingConfig
 from omnitide.errors import OmnitideError
 from omnitide.follow import Question, follow
 from omnitide.loading import load
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GenerationResponse",
     "MediaOptions",
+    "MigrationConfig",
     "OmnitideError",
     "Question",
     "RetentionConfig",

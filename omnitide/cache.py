@@ -13,22 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from omnitide.acceptance import Acceptance, Always
 from omnitide.backend import Array, Backend, Pools
 from omnitide.capacity import Capacity
 from omnitide.config import RetentionConfig
 from omnitide.growing import append_rows
 from omnitide.history import History
 from omnitide.layouts import Layout
-from omnitide.migration import MigrationPlan
+from omnitide.migration import MigrationPlan, rounds
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.pages import PAGE_SIZE, PageTable, Slots
-from omnitide.retention import RetentionPlan, RetentionPolicy, make_plan
+from omnitide.retention import RetentionPlan, RetentionPolicy, foresee, make_plan
 from omnitide.rotary import Rotary, Table
-from omnitide.step import Step
+from omnitide.step import PREFILL_STEP, Step
 from omnitide.units import Unit, UnitKind
-
-PREFILL_STEP = 512
-"""Most tokens of one forward pass; longer units are prefilled in pieces, with equal results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,11 +69,13 @@ class BoundedCache:
         layout: Layout,
         config: RetentionConfig,
         capacity: Capacity,
+        acceptance: Acceptance | None = None,
     ) -> None:
         """Allocate the pools. Call on the backend's thread, as all methods here."""
         spec = model.spec
         self.model, self.policy, self.layout = model, policy, layout
         self.config, self.capacity = config, capacity
+        self.acceptance: Acceptance = acceptance or Always()
         self._backend: Backend = model.backend
         self._rotary: Rotary = spec.rotary
         self.pools: Pools = self._backend.new_pools(
@@ -140,7 +140,7 @@ class BoundedCache:
         state = self.state
         table = state.table.copy()
         table.release(state.history.cells["slot"][~plan.keep])
-        history = state.history.keep(plan.keep)
+        history = plan.apply(state.history)
         self.state = state = replace(
             state,
             history=history,
@@ -149,17 +149,31 @@ class BoundedCache:
             evictions=state.evictions + 1,
         )
         migration = self.layout.plan(table, history)
-        table = table.copy()
+        if migration is not None and not self.acceptance.accepts(migration, history):
+            migration = None
         if migration is not None:
-            migration.validate(table)
-            source, destination = migration.arrays()
-            self._backend.migrate(self.pools, source, destination)
-            table.move(source, destination)
-            history = history.move(source, destination)
-            state = replace(state, rows_moved=state.rows_moved + migration.rows_moved)
-        self.layout.settle(table, history)
-        self.state = replace(state, history=history, table=table)
+            self._migrate(migration)
+        state = self.state
+        table = state.table.copy()
+        self.layout.settle(table, state.history)
+        self.state = replace(state, table=table)
         return Eviction(plan, migration)
+
+    def _migrate(self, migration: MigrationPlan) -> None:
+        """Copy and commit batch by batch; a batch writes to free slots only."""
+        state = self.state
+        migration.validate(state.table)
+        batches = rounds(migration, state.table)
+        for index, (source, destination) in enumerate(batches):
+            self._backend.migrate(self.pools, source, destination)
+            table = state.table.copy()
+            table.move(source, destination)
+            history = state.history.move(source, destination)
+            moved = migration.rows_moved if index == len(batches) - 1 else 0
+            state = replace(
+                state, history=history, table=table, rows_moved=state.rows_moved + moved
+            )
+            self.state = state
 
     def check_integrity(self) -> None:
         """Compare table and history.
@@ -182,8 +196,8 @@ class BoundedCache:
         if len(unit):
             table = table.copy()
             self._make_room(table, len(unit))
-            survivors = self.policy.survivors(unit.cells, self.config)
-            history = record(unit, self.layout.place(table, survivors, unit.kind))
+            fates = foresee(self.policy, unit, state.history, self.config)
+            history = record(unit, self.layout.place(table, fates, unit.kind))
             before = len(state.history)
             angles = append_rows(angles, before, self._angles(history, before))
             logits = self._forward(embeddings, history, angles, before)

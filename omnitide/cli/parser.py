@@ -19,14 +19,21 @@ from omnitide.cli.options import (
     text,
     texts,
 )
-from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.config import (
+    RULES,
+    MediaOptions,
+    MigrationConfig,
+    RetentionConfig,
+    SamplingConfig,
+)
 from omnitide.follow import DEFAULT_PROMPT
 from omnitide.layouts import LAYOUTS
 from omnitide.loading import load
 from omnitide.policies import POLICIES
 from omnitide.session import Session
 
-_MEDIA, _SAMPLING, _KEPT = MediaOptions(), SamplingConfig(), RetentionConfig()
+_MEDIA, _SAMPLING = MediaOptions(), SamplingConfig()
+_KEPT, _MOVED = RetentionConfig(), MigrationConfig()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -92,7 +99,9 @@ def _add_sampling(group: Any) -> None:
 def _add_history(group: Any) -> None:
     policy, layout = _default(Session, "policy"), _default(Session, "layout")
     choice(group, tuple(POLICIES), policy, "what is kept", "--policy")
-    choice(group, tuple(LAYOUTS), layout, "where it lies", "--layout")
+    served = tuple(name for name, made in LAYOUTS.items() if not made.simulated)
+    choice(group, served, layout, "where it lies", "--layout")
+    _add_migration(group)
     # None where not given: what the family of the model says then holds.
     cut, aim = stated(_KEPT.high_watermark), stated(_KEPT.low_watermark)
     number_or_none(group, f"tokens above which the history is cut ({cut})", "--high-watermark")
@@ -109,6 +118,16 @@ def _add_history(group: Any) -> None:
         "most tokens in memory; lowers the watermarks to fit (default: none)",
         "--max-kv-size",
     )
+
+
+def _add_migration(group: Any) -> None:
+    when = "when rows are moved: as the layout proposes, or only for"
+    choice(group, RULES, _MOVED.accept, when, "--accept")
+    pages = "pages that --accept span and the suffix layout save"
+    number(group, _MOVED.span_pages, pages, "--span-pages")
+    for flag, of in (("--tile-cost-us", "attention over a subblock"), ("--row-cost-us", "a copy")):
+        help = f"microseconds of {of}, for --accept cost (default: measured)"
+        group.add_argument(flag, metavar="US", type=float, help=help)
 
 
 def _add_media(group: Any) -> None:

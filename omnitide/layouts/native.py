@@ -13,6 +13,7 @@ class Native:
     """What a cache without paging does; never moves anything."""
 
     name = "native"
+    simulated = False
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """The lowest free slots."""

@@ -19,6 +19,7 @@ class Paper:
     """Class-aware placement with tile-mode migration."""
 
     name = "paper"
+    simulated = False
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Empty slots of recent-context pages, then free pages."""

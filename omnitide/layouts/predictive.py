@@ -16,6 +16,9 @@ from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable, Slots
 from omnitide.retention import Fate, Fates
 from omnitide.units import UnitKind
 
+FEW = 24
+"""Strays are gathered from subblocks that hold at most this many cells."""
+
 
 class Predictive:
     """Rings of pages by expected fate; tile mode only for what prediction did not foresee.
@@ -26,6 +29,7 @@ class Predictive:
     """
 
     name = "predictive"
+    simulated = False
     slack = 1.25
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
@@ -66,22 +70,25 @@ class Predictive:
 
 
 def _strays(table: PageTable, history: History) -> Slots:
-    """Slots outside must-keep pages of whole units older than a cut one: they will last."""
-    ids, counts = np.unique(history.cells["unit"], return_counts=True)
-    lengths = {u.id: u.length for u in history.units}
-    whole = counts == np.array([lengths[i] for i in ids.tolist()])
-    cut = ids[~whole]
+    """Slots of cells that were foreseen to leave earlier than they do, where few hold a subblock.
+
+    They are what lies outside must-keep pages of whole units older than a cut one, and what older
+    units still have in recent-context. Only subblocks that hold nothing else count.
+    """
+    starts = history.unit_starts()
+    lengths = np.diff(starts, append=len(history))
+    whole = lengths == np.array([u.length for u in history.records()])
+    cut = np.flatnonzero(~whole)
     if len(cut) == 0:
-        return history.cells["slot"][:0]
-    cells = history.cells
-    home = table.page_class[cells["slot"] // PAGE_SIZE]
-    old = cells["unit"] <= cut[-1]
-    lasting = np.isin(cells["unit"], ids[whole]) & (home != PageClass.MUST_KEEP)
-    stray = np.zeros(len(table.live), np.bool_)
-    stray[cells["slot"][old & (lasting | (home == PageClass.RECENT_CONTEXT))]] = True
-    tiles = stray.reshape(-1, SUBBLOCK_SIZE)
-    import os
-    L=int(os.environ.get("L","24"))
-    live = table.live.reshape(-1, SUBBLOCK_SIZE)
-    alone = (tiles == live).all(axis=1) & (np.count_nonzero(tiles, axis=1) <= L)
-    return np.flatnonzero(tiles & alone[:, None]).astype(np.int32)
+        return np.empty(0, np.int32)
+    older = slice(0, int(cut[-1]) + 1)
+    slots = history.cells["slot"][: int(lengths[older].sum())]
+    home = table.page_class[slots // PAGE_SIZE]
+    lasting = np.repeat(whole[older], lengths[older]) & (home != PageClass.MUST_KEEP)
+    strays = slots[lasting | (home == PageClass.RECENT_CONTEXT)]
+    if len(strays) == 0:
+        return strays
+    blocks, counts = np.unique(strays // SUBBLOCK_SIZE, return_counts=True)
+    live = np.count_nonzero(table.live.reshape(-1, SUBBLOCK_SIZE)[blocks], axis=1)
+    alone = blocks[(counts == live) & (counts <= FEW)]
+    return np.sort(strays[np.isin(strays // SUBBLOCK_SIZE, alone)])
