@@ -12,6 +12,8 @@ from omnitide.config import RetentionConfig
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
 from omnitide.layouts import LAYOUTS, make_layout
+from omnitide.layouts.contiguous import committed_pages
+from omnitide.layouts.suffix import plan_suffix
 from omnitide.migration import cut_cells, plan_tile_mode
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
 from omnitide.policies import make_policy
@@ -254,3 +256,76 @@ def test_an_unknown_layout_is_named() -> None:
     message = r"\[layout\] expected one of predictive, paper, .*, contiguous; got 'best'"
     with pytest.raises(ConfigError, match=message):
         make_layout("best")
+
+
+def scattered(rng: np.random.Generator) -> PageTable:
+    """Up to six pages, each row live with a chance of its page's own."""
+    table = PageTable(int(rng.integers(1, 7)))
+    share = rng.random(table.num_pages).repeat(PAGE_SIZE) ** 2
+    table.take(np.flatnonzero(rng.random(len(share)) < share).astype(np.int32), PageClass.MIXED)
+    return table
+
+
+def span_of(slots: list[int]) -> int:
+    return max((s // PAGE_SIZE + 1 for s in slots), default=0)
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(25))
+def test_the_suffix_is_the_shortest_that_saves_enough(seed: int, pages: int) -> None:
+    """Against trying every suffix, from the end on."""
+    table = scattered(np.random.default_rng(seed))
+    live = np.flatnonzero(table.live).tolist()
+    expected: list[int] | None = None
+    for first in reversed(range(len(live))):
+        begin = live[first - 1] + 1 if first else 0
+        packed = live[:first] + list(range(begin, begin + len(live) - first))
+        if span_of(live) - span_of(packed) >= pages:
+            expected = packed
+            break
+    plan = plan_suffix(table, pages)
+    assert (plan is None) == (expected is None)
+    if plan is not None and expected is not None:
+        plan.validate(table)
+        moves = dict(zip(plan.source, plan.destination, strict=True))
+        assert [moves.get(s, s) for s in live] == expected
+        assert all(s != d for s, d in moves.items())
+        assert plan_suffix(table, pages) == plan
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_eager_packs_everything_in_order(seed: int) -> None:
+    table = scattered(np.random.default_rng(seed))
+    live = np.flatnonzero(table.live).tolist()
+    plan = make_layout("eager").plan(table, History())
+    moves = dict(zip(plan.source, plan.destination, strict=True)) if plan else {}
+    assert [moves.get(s, s) for s in live] == list(range(len(live)))
+
+
+def test_paged_gives_back_whole_pages_only() -> None:
+    table, layout = PageTable(3), make_layout("paged")
+    assert layout.place(table, mask((100, True)), UnitKind.MEDIA).tolist() == list(range(100))
+    table.release(np.arange(1, 64, dtype=np.int32))
+    assert layout.place(table, mask((2, True)), UnitKind.MEDIA).tolist() == [100, 101]
+    with pytest.raises(CapacityError, match="91 slots asked for, whole pages leave 90"):
+        layout.place(table, mask((91, True)), UnitKind.MEDIA)
+    table.release(np.array([0], np.int32))
+    slots = layout.place(table, mask((91, True)), UnitKind.MEDIA).tolist()
+    assert slots == [*range(102, 128), *range(64), 128]
+
+
+def test_contiguous_grows_at_its_end_only() -> None:
+    table, layout = PageTable(6), make_layout("contiguous")
+    layout.place(table, mask((256, True)), UnitKind.MEDIA)
+    assert committed_pages(table) == 4
+    table.release(np.arange(255, dtype=np.int32))
+    assert layout.place(table, mask((1, True)), UnitKind.MEDIA).tolist() == [256]
+    assert (table.active_pages, committed_pages(table)) == (2, 8)
+    with pytest.raises(CapacityError, match="128 slots asked for, the span leaves 127"):
+        layout.place(table, mask((128, True)), UnitKind.MEDIA)
+
+
+@pytest.mark.parametrize("pages", [0, -1])
+def test_a_suffix_must_save_a_page(pages: int) -> None:
+    with pytest.raises(ConfigError, match="span pages must be at least 1"):
+        make_layout("suffix", pages)
