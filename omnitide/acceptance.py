@@ -37,7 +37,10 @@ class Costs:
 class Acceptance(Protocol):
     """A rule for migrations."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is chosen by."""
+        ...
 
     def accepts(self, plan: MigrationPlan, history: History) -> bool:
         """Whether to carry out a plan made for this history, just after an eviction."""

@@ -195,7 +195,8 @@ class PageTable:
         """Free slots of subblocks that are walked anyway, in pages of a class, rising."""
         pages = np.flatnonzero(self.page_class == page_class)
         blocks = self.live.reshape(-1, PAGE_SIZE)[pages].reshape(-1, SUBBLOCK_SIZE)
-        block, row = np.nonzero(~blocks & blocks.any(axis=1)[:, None])
+        walked = _any(blocks.reshape(-1), SUBBLOCK_SIZE)
+        block, row = np.nonzero(~blocks & walked[:, None])
         per_page = PAGE_SIZE // SUBBLOCK_SIZE
         first = pages[block // per_page] * PAGE_SIZE + block % per_page * SUBBLOCK_SIZE
         return (first + row).astype(np.int32)
@@ -265,4 +266,5 @@ def _any(live: NDArray[np.bool_], size: int) -> NDArray[np.bool_]:
     found = words[:, 0].copy()
     for column in range(1, size // 8):
         found |= words[:, column]
-    return found != 0
+    active: NDArray[np.bool_] = found != 0
+    return active

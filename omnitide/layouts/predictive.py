@@ -85,7 +85,7 @@ def _strays(table: PageTable, history: History) -> Slots:
     slots = history.cells["slot"][: int(lengths[older].sum())]
     home = table.page_class[slots // PAGE_SIZE]
     lasting = np.repeat(whole[older], lengths[older]) & (home != PageClass.MUST_KEEP)
-    strays = slots[lasting | (home == PageClass.RECENT_CONTEXT)]
+    strays: Slots = slots[lasting | (home == PageClass.RECENT_CONTEXT)]
     if len(strays) == 0:
         return strays
     blocks, counts = np.unique(strays // SUBBLOCK_SIZE, return_counts=True)

@@ -222,13 +222,7 @@ def test_a_migration_that_fails_half_way_loses_nothing(
                 assert session.cache.history.next_unit == seen + 1
         session.cache.check_integrity()
     assert failures or failing > 1
-    logits = [
-        [(r.token, r.logprobs) for r in each.ask("Well?", max_tokens=1)]
-        for each in (session, undisturbed)
-    ]
-    assert logits[0][0][0] == logits[1][0][0]
-    # The rows lie elsewhere, so sums are formed in another order.
-    np.testing.assert_allclose(logits[0][0][1], logits[1][0][1], atol=1e-4)
+    assert answer(session) == answer(undisturbed)
 
 
 @pytest.mark.parametrize("layout", ["paged", "contiguous"])
