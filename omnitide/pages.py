@@ -106,6 +106,8 @@ class PageTable:
         Raises:
             IntegrityError: A slot is live already.
         """
+        if len(slots) == 0:
+            return
         if self.live[slots].any():
             raise IntegrityError(f"[take] {int(self.live[slots].sum())} slots are live already")
         self._occupy(slots, page_class)
