@@ -15,7 +15,7 @@ from pathlib import Path
 if not (Path(__file__).parent / "backends").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
-from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.config import MediaOptions, MigrationConfig, RetentionConfig, SamplingConfig
 from omnitide.errors import OmnitideError
 from omnitide.follow import Question, follow
 from omnitide.loading import load
@@ -28,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GenerationResponse",
     "MediaOptions",
+    "MigrationConfig",
     "OmnitideError",
     "Question",
     "RetentionConfig",

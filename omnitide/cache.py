@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from omnitide.acceptance import Acceptance, Always
 from omnitide.backend import Array, Backend, Pools
 from omnitide.capacity import Capacity
 from omnitide.config import RetentionConfig
@@ -23,15 +24,11 @@ from omnitide.layouts import Layout
 from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.pages import PageTable, Slots
-from omnitide.paging import delete, doubled_pages, due_plan, place, relocate
+from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
 from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
 from omnitide.rotary import Rotary, Table
-from omnitide.step import MassSum, Step
+from omnitide.step import PREFILL_STEP, MassSum, Step
 from omnitide.units import Unit, UnitKind
-
-PREFILL_STEP = 512
-"""Most tokens of one forward pass; longer units are prefilled in pieces, with equal results."""
-
 
 Observer = Callable[[Unit], None]
 """Called with each unit once it is whole and recorded."""
@@ -79,11 +76,13 @@ class BoundedCache:
         layout: Layout,
         config: RetentionConfig,
         capacity: Capacity,
+        acceptance: Acceptance | None = None,
     ) -> None:
         """Allocate the pools. Call on the backend's thread, as all methods here."""
         spec = model.spec
         self.model, self.policy, self.layout = model, policy, layout
         self.config, self.capacity = config, capacity
+        self.acceptance: Acceptance = acceptance or Always()
         self._backend: Backend = model.backend
         self._rotary: Rotary = spec.rotary
         self.pools: Pools = self._backend.new_pools(
@@ -164,11 +163,14 @@ class BoundedCache:
             mass=None if state.mass is None else state.mass[plan.keep],
             evictions=state.evictions + 1,
         )
-        history, table, migration = relocate(history, table, self.layout, self._migrate)
-        moved = migration.rows_moved if migration else 0
-        self.state = replace(
-            state, history=history, table=table, rows_moved=state.rows_moved + moved
-        )
+        migration = due_migration(history, table, self.layout, self.acceptance)
+        if migration is not None:
+            # Each batch writes to free slots only, and is committed before the next one.
+            for batch in batches(history, table, migration):
+                self._backend.migrate(self.pools, batch.source, batch.destination)
+                self.state = state = replace(state, history=batch.history, table=batch.table)
+            state = replace(state, rows_moved=state.rows_moved + migration.rows_moved)
+        self.state = replace(state, table=settled(state.history, state.table, self.layout))
         return Eviction(plan, migration)
 
     def check_integrity(self) -> None:
@@ -202,7 +204,8 @@ class BoundedCache:
         if len(unit):
             table = table.copy()
             self._make_room(table, len(unit))
-            history = record(unit, place(table, unit, self.policy, self.layout, self.config))
+            slots = place(table, unit, state.history, self.policy, self.layout, self.config)
+            history = record(unit, slots)
             before = len(state.history)
             angles = append_rows(angles, before, self._angles(history, before))
             if mass is not None:
@@ -221,9 +224,6 @@ class BoundedCache:
             if pages > self.pools.num_pages:
                 self._backend.grow_pools(self.pools, pages)
             table.grow(pages)
-
-    def _migrate(self, source: Slots, destination: Slots) -> None:
-        self._backend.migrate(self.pools, source, destination)
 
     def _angles(self, history: History, first: int = 0) -> Table:
         cos, sin = self._rotary.tables(history.cells["position"][first:])

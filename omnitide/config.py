@@ -166,6 +166,49 @@ class SamplingConfig:
             raise ConfigError(f"[sampling] min_p must be in [0, 1], got {self.min_p:g}")
 
 
+RULES = ("layout", "tiles", "span", "cost")
+"""Rules by which a migration is accepted; see `acceptance`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationConfig:
+    """When a layout's migration runs.
+
+    Attributes:
+        accept: "layout": whatever the layout proposes; "tiles":
+            fewer active pages or subblocks; "span": a span shorter by `span_pages`; "cost": the
+            attention time saved until the next eviction exceeds the copy time.
+        span_pages: Pages of the rule "span" and of the ordered-suffix layout.
+        tile_cost_us, row_cost_us: For "cost": microseconds of attention over one subblock in all
+            layers, and of copying one row in all layers. None: measured on the device.
+    """
+
+    accept: str = "layout"
+    span_pages: int = 4
+    tile_cost_us: float | None = None
+    row_cost_us: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.accept not in RULES:
+            raise ConfigError(
+                f"[migration] accept must be one of {', '.join(RULES)}; got {self.accept!r}"
+            )
+        _at_least("migration", 1, span_pages=self.span_pages)
+        costs = {"tile_cost_us": self.tile_cost_us, "row_cost_us": self.row_cost_us}
+        _at_least("migration", 0, **costs)
+        given = [name for name, cost in costs.items() if cost is not None]
+        for name in given:
+            if costs[name] == float("inf"):
+                raise ConfigError(f"[migration] {name} must be finite")
+        if len(given) == 1:
+            raise ConfigError(
+                f"[migration] {given[0]} needs the other cost beside it; give both "
+                "--tile-cost-us and --row-cost-us, or neither"
+            )
+        if given and self.accept != "cost":
+            raise ConfigError(f"[migration] costs are read by --accept cost, not {self.accept!r}")
+
+
 def family_retention(defaults: FamilyDefaults, **given: int | float | None) -> RetentionConfig:
     """The retention configuration of a family, with what the user gave in its place.
 

@@ -17,11 +17,19 @@ from numpy.typing import NDArray
 from omnitide.growing import append_rows
 from omnitide.pages import Slots
 from omnitide.positions import lay_out
-from omnitide.units import CELL, Cells, Span, Unit, UnitKind, spans_of
+from omnitide.units import AXES, CELL, Cells, Modality, Role, Span, Unit, UnitKind, spans_of
+
+OF_TEXT = (UnitKind.TEXT, UnitKind.PROMPT, UnitKind.REPLY)
+"""Kinds of units that hold nothing but text."""
 
 
 def _no_cells() -> Cells:
     return np.empty(0, CELL)
+
+
+def _words(unit: Unit) -> int:
+    modality, role = unit.cells["modality"], unit.cells["role"]
+    return int(np.count_nonzero((modality == Modality.TEXT) & (role != Role.BOUNDARY)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,7 @@ class UnitRecord:
         time: Second of the stream at which it starts, if any.
         seconds: Seconds of the stream that it covers.
         length: Tokens that it had when complete; more than its cells once it was cut.
+        words: Tokens of text, boundaries apart, that it had when complete.
         open: Whether it still grows (a reply being spoken).
     """
 
@@ -42,6 +51,7 @@ class UnitRecord:
     time: float | None
     seconds: float
     length: int
+    words: int = 0
     open: bool = False
 
 
@@ -56,6 +66,8 @@ class History:
         next_unit: Id of the next unit.
         next_order: Order of the next cell.
         tokens_seen: Tokens ever appended.
+        text_words: Words (`UnitRecord.words`) of the units of text, the system prefix apart.
+        media_words: Words of the media units.
     """
 
     units: tuple[UnitRecord, ...] = ()
@@ -64,7 +76,10 @@ class History:
     next_unit: int = 0
     next_order: int = 0
     tokens_seen: int = 0
+    text_words: int = 0
+    media_words: int = 0
     _buffer: Cells = field(default_factory=_no_cells)
+    _starts: NDArray[np.int64] | None = None  # as `unit_starts` gives them, if known
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -77,9 +92,10 @@ class History:
         """
         if self.units and self.units[-1].open:
             raise ValueError(f"[history] unit {self.units[-1].id} is open; close it first")
-        record = UnitRecord(self.next_unit, unit.kind, unit.time, unit.seconds, len(unit), open)
-        more = self._extended(unit.cells, slots, record.id)
-        return replace(more, units=(*self.units, record), next_unit=self.next_unit + 1)
+        record = UnitRecord(
+            self.next_unit, unit.kind, unit.time, unit.seconds, len(unit), _words(unit), open
+        )
+        return self._extended(unit, slots, record, (*self.units, record), self.next_unit + 1)
 
     def extend(self, unit: Unit, slots: Slots) -> History:
         """The history with the cells of `unit` added to its last unit, which must be open.
@@ -87,9 +103,8 @@ class History:
         Steps and spans of `unit` must continue those of the open one.
         """
         last = self.open_unit()
-        more = self._extended(unit.cells, slots, last.id)
-        grown = replace(last, length=last.length + len(unit))
-        return replace(more, units=(*self.units[:-1], grown))
+        grown = replace(last, length=last.length + len(unit), words=last.words + _words(unit))
+        return self._extended(unit, slots, grown, (*self.units[:-1], grown), self.next_unit)
 
     def close(self) -> History:
         """The history with its open unit closed."""
@@ -101,13 +116,56 @@ class History:
         Raises:
             ValueError: The mask has another length.
         """
-        if len(mask) != len(self.cells):
-            raise ValueError(f"[history] a mask of {len(mask)} for {len(self.cells)} cells")
-        cells = self.cells.compress(mask)  # ten times faster on records than indexing
-        cells["position"], next_position = lay_out(cells)
-        left = set(np.unique(cells["unit"]).tolist())
+        return self.cut(mask)[0]
+
+    def cut(self, mask: NDArray[np.bool_]) -> tuple[History, NDArray[np.int32]]:
+        """`keep`, and the position change of each survivor (new minus old), (num_kept, 3).
+
+        Only what lies between the first and the last unit that lost a cell is laid out again; what
+        follows moves as a whole, which is the same, for `lay_out` adds the counter to offsets.
+
+        Raises:
+            ValueError: The mask has another length.
+        """
+        old, starts = self.cells, self.unit_starts()
+        if len(mask) != len(old):
+            raise ValueError(f"[history] a mask of {len(mask)} for {len(old)} cells")
+        lengths = np.diff(starts, append=len(old))
+        kept = np.add.reduceat(mask, starts, dtype=np.int64) if len(starts) else lengths
+        changed = np.flatnonzero(kept != lengths)
+        left = set(old["unit"][starts[kept > 0]].tolist())
         units = tuple(u for u in self.units if u.id in left or u.open)
-        return replace(self, units=units, cells=cells, next_position=next_position, _buffer=cells)
+        if len(changed) == 0:
+            return replace(self, units=units), np.zeros((len(old), AXES), np.int32)
+        first, last = int(changed[0]), int(changed[-1])
+        begin, end = int(starts[first]), int(starts[last] + lengths[last])
+
+        # Compressing and slicing: ten times faster on records than indexing.
+        middle = old[begin:end].compress(mask[begin:end])
+        stop = begin + len(middle)
+        cells = np.empty(stop + len(old) - end, CELL)
+        cells[:begin], cells[begin:stop], cells[stop:] = old[:begin], middle, old[end:]
+        position, counter = lay_out(middle, _base(old[begin]))
+        change = np.zeros((len(cells), AXES), np.int32)
+        change[begin:stop] = position - middle["position"]
+        cells["position"][begin:stop] = position
+        if end < len(old):
+            shift = counter - _base(old[end])
+            change[stop:] = shift
+            cells["position"][stop:] += shift
+            counter = self.next_position + shift
+
+        history = replace(
+            self,
+            units=units,
+            cells=cells,
+            next_position=counter,
+            text_words=sum(u.words for u in units if u.kind in OF_TEXT),
+            media_words=sum(u.words for u in units if u.kind == UnitKind.MEDIA),
+            _buffer=cells,
+            _starts=_starts_of(kept[kept > 0]),
+        )
+        return history, change
 
     def move(self, source: Slots, destination: Slots) -> History:
         """The history after the cells in `source` have moved to `destination`, pairwise."""
@@ -131,10 +189,19 @@ class History:
 
     def unit_starts(self) -> NDArray[np.int64]:
         """Index of the first cell of each unit that has cells, shape (num_units_with_cells,)."""
+        if self._starts is not None:
+            return self._starts
         unit = self.cells["unit"]
         if len(unit) == 0:
             return np.empty(0, np.int64)
         return np.concatenate([[0], np.flatnonzero(unit[1:] != unit[:-1]) + 1])
+
+    def records(self) -> list[UnitRecord]:
+        """Records of the units that have cells, in the order of `unit_starts`."""
+        if len(self.units) == len(self.unit_starts()):
+            return list(self.units)
+        known = {u.id: u for u in self.units}
+        return [known[i] for i in self.cells["unit"][self.unit_starts()].tolist()]
 
     def spans(self) -> Iterator[tuple[UnitRecord, tuple[Span, ...]]]:
         """Each unit with its spans as they now stand."""
@@ -143,19 +210,44 @@ class History:
         for record, start, stop in zip(self.units, starts, stops, strict=True):
             yield record, spans_of(self.cells[start:stop])
 
-    def _extended(self, block: Cells, slots: Slots, unit_id: int) -> History:
-        count, more = len(self.cells), len(block)
+    def _extended(
+        self,
+        unit: Unit,
+        slots: Slots,
+        record: UnitRecord,
+        units: tuple[UnitRecord, ...],
+        next_unit: int,
+    ) -> History:
+        block, count, more = unit.cells, len(self.cells), len(unit)
         buffer = append_rows(self._buffer, count, block)
         new = buffer[count : count + more]
-        new["unit"] = unit_id
+        new["unit"] = record.id
         new["order"] = self.next_order + np.arange(more)
         new["position"], next_position = lay_out(block, self.next_position)
         new["slot"] = slots
+        starts = self.unit_starts()
+        if more and (count == 0 or self.cells["unit"][-1] != record.id):
+            starts = np.append(starts, count)
+        words = _words(unit)
         return replace(
             self,
+            units=units,
             cells=buffer[: count + more],
             next_position=next_position,
+            next_unit=next_unit,
             next_order=self.next_order + more,
             tokens_seen=self.tokens_seen + more,
+            text_words=self.text_words + (words if record.kind in OF_TEXT else 0),
+            media_words=self.media_words + (words if record.kind == UnitKind.MEDIA else 0),
             _buffer=buffer,
+            _starts=starts,
         )
+
+
+def _base(cell: np.void) -> int:
+    """The position counter where the step of a cell begins."""
+    return int(cell["position"][0]) - int(cell["offset"][0])
+
+
+def _starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)])[: len(lengths)]

@@ -1,7 +1,7 @@
 """Migration plans: which rows move where, and whether that is worth it.
 
-A plan states moves; nothing here copies anything. A backend executes a plan by gathering every
-source row before it writes any destination, so moves may form chains and cycles.
+A plan states moves; nothing here copies anything. Moves may form chains and cycles: `rounds` cuts
+a plan into batches that write to free slots only, each of which leaves a true state behind.
 """
 
 from __future__ import annotations
@@ -98,6 +98,46 @@ def simulate(table: PageTable, source: Slots, destination: Slots) -> MigrationPl
         Footprint.of(table),
         Footprint.of(after),
     )
+
+
+def rounds(plan: MigrationPlan, table: PageTable) -> list[tuple[Slots, Slots]]:
+    """A plan as batches of moves, each to slots that are free once the batches before are done.
+
+    If each batch is committed when it is copied, no row that the committed state refers to is ever
+    overwritten, and a batch that fails leaves what was. Where most moves wait for others (chains
+    and cycles), waiting rows are parked in slots that no move needs: those are copied twice.
+
+    Raises:
+        ValueError: A cycle, and no slot is free to park in; nothing has been moved.
+    """
+    at, goal = plan.arrays()
+    live = table.live.copy()
+    batches: list[tuple[Slots, Slots]] = []
+
+    def move(source: Slots, destination: Slots) -> None:
+        live[source], live[destination] = False, True
+        batches.append((source, destination))
+
+    parked = False
+    while len(at):
+        ready = ~live[goal]
+        if not parked and np.count_nonzero(ready) < len(at) / 2:
+            spare = ~live
+            spare[goal] = False
+            parking = np.flatnonzero(spare).astype(np.int32)
+            waiting = np.flatnonzero(~ready)[: len(parking)]
+            if len(waiting):
+                move(at[waiting], parking[: len(waiting)])
+                at = at.copy()
+                at[waiting] = parking[: len(waiting)]
+                parked = True
+                continue
+        if not ready.any():
+            raise ValueError("[migration] a cycle of moves needs a free slot, and there is none")
+        move(at[ready], goal[ready])
+        at, goal = at[~ready], goal[~ready]
+        parked = False
+    return batches
 
 
 def cut_cells(history: History) -> Slots:

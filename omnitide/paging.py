@@ -5,29 +5,33 @@ Plain integers only. The cache does this around its pools; the simulator does it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from omnitide.acceptance import Acceptance
 from omnitide.config import RetentionConfig
 from omnitide.history import History
 from omnitide.layouts import Layout
-from omnitide.migration import MigrationPlan
+from omnitide.migration import MigrationPlan, rounds
 from omnitide.pages import PAGE_SIZE, PageTable, Slots
-from omnitide.retention import Mass, RetentionPlan, RetentionPolicy, make_plan
+from omnitide.retention import Mass, RetentionPlan, RetentionPolicy, foresee, make_plan
 from omnitide.units import Unit
-
-Execute = Callable[[Slots, Slots], None]
-"""Copies rows from source slots to destination slots."""
 
 
 def place(
-    table: PageTable, unit: Unit, policy: RetentionPolicy, layout: Layout, config: RetentionConfig
+    table: PageTable,
+    unit: Unit,
+    history: History,
+    policy: RetentionPolicy,
+    layout: Layout,
+    config: RetentionConfig,
 ) -> Slots:
     """Take slots for the cells of a new unit by what the policy expects of them. Changes `table`.
 
     Raises:
         CapacityError: Too few slots are free; nothing was taken.
     """
-    return layout.place(table, policy.survivors(unit.cells, config), unit.kind)
+    return layout.place(table, foresee(policy, unit, history, config), unit.kind)
 
 
 def due_plan(
@@ -53,31 +57,44 @@ def delete(history: History, table: PageTable, plan: RetentionPlan) -> tuple[His
     """
     table = table.copy()
     table.release(history.cells["slot"][~plan.keep])
-    return history.keep(plan.keep), table
+    return plan.apply(history), table
 
 
-def relocate(
-    history: History, table: PageTable, layout: Layout, execute: Execute
-) -> tuple[History, PageTable, MigrationPlan | None]:
-    """History and table after the layout's migration, if it wants one, and its re-classing.
-
-    Both are new; those that were given stay as they were.
-
-    Args:
-        history, table: After `delete`.
-        layout: Plans the moves.
-        execute: Called with checked moves, before anything that is returned refers to them.
-    """
+def due_migration(
+    history: History, table: PageTable, layout: Layout, acceptance: Acceptance
+) -> MigrationPlan | None:
+    """What the layout wants to move after `delete`, if the rule accepts it. Changes nothing."""
     migration = layout.plan(table, history)
-    table = table.copy()
-    if migration is not None:
-        migration.validate(table)
-        source, destination = migration.arrays()
-        execute(source, destination)
+    if migration is None or not acceptance.accepts(migration, history):
+        return None
+    migration.validate(table)
+    return migration
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Moves of a migration that write to free slots only, with history and table after them."""
+
+    source: Slots
+    destination: Slots
+    history: History
+    table: PageTable
+
+
+def batches(history: History, table: PageTable, migration: MigrationPlan) -> Iterator[Batch]:
+    """A migration in batches; each is to be copied and committed before the next one."""
+    for source, destination in rounds(migration, table):
+        table = table.copy()
         table.move(source, destination)
         history = history.move(source, destination)
+        yield Batch(source, destination, history, table)
+
+
+def settled(history: History, table: PageTable, layout: Layout) -> PageTable:
+    """The table with its pages re-classed after an eviction and its migration."""
+    table = table.copy()
     layout.settle(table, history)
-    return history, table, migration
+    return table
 
 
 def doubled_pages(table: PageTable, count: int) -> int:

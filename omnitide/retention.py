@@ -7,21 +7,33 @@ computed here, the same for every policy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.config import RetentionConfig
 from omnitide.history import History
-from omnitide.positions import lay_out
-from omnitide.units import Cells
+from omnitide.units import Cells, Unit, UnitKind
 
 Mask = NDArray[np.bool_]
 Mass = NDArray[np.float64]
 """Attention probability that each cell has received, summed over queries, heads and layers."""
+
+Fates = NDArray[np.uint8] | NDArray[np.bool_]
+"""A `Fate` for each cell. Booleans will do: False is `LEAVES`, True is `STAYS`."""
+
+
+class Fate(IntEnum):
+    """What is expected of a new cell once its unit is no longer recent."""
+
+    LEAVES = 0
+    STAYS = 1  # as long as anything of its unit, which will be cut and go in its turn
+    LASTS = 2  # with its whole unit, longer than the cut ones
+    MAY_STAY = 3  # like STAYS, unless a budget is spent before its turn comes
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +43,12 @@ class RetentionPlan:
     Attributes:
         keep: Whether each cell of the history stays, shape (num_cells,).
         change: Position change of each survivor (new minus old), int32, shape (num_kept, 3).
+        after: The history of the survivors, where the plan was made from one. Slots stay.
     """
 
     keep: Mask
     change: NDArray[np.int32]
+    after: History | None = field(default=None, repr=False)
 
     @property
     def num_kept(self) -> int:
@@ -62,6 +76,10 @@ class RetentionPlan:
     def __hash__(self) -> int:
         return hash((self.keep.tobytes(), self.change.tobytes()))
 
+    def apply(self, history: History) -> History:
+        """The history of the survivors; `history` is the one that the plan was made for."""
+        return history.keep(self.keep) if self.after is None else self.after
+
     def validate(self, history: History) -> None:
         """Check the plan against the history it was made for.
 
@@ -73,7 +91,7 @@ class RetentionPlan:
             raise ValueError(f"[retention] kept {kept} + deleted {deleted} != {cells} cells")
         if len(self.change) != kept:
             raise ValueError(f"[retention] {len(self.change)} position changes for {kept} kept")
-        lost = int(np.count_nonzero(protected(history) & ~self.keep))
+        lost = _lost(history, self.keep)
         if lost:
             raise ValueError(f"[retention] {lost} cells of the prefix or an open unit would go")
 
@@ -105,7 +123,7 @@ class RetentionPolicy(Protocol):
         """
         ...
 
-    def survivors(self, cells: Cells, config: RetentionConfig) -> Mask:
+    def survivors(self, cells: Cells, config: RetentionConfig) -> Fates:
         """Which cells of a new unit are expected to stay once it is old, shape (num_tokens,).
 
         Used by predictive placement. A wrong guess costs space, never correctness.
@@ -113,11 +131,33 @@ class RetentionPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A policy whose foresight depends on what the history holds already."""
+
+    def foresee(self, unit: Unit, history: History, config: RetentionConfig) -> Fates:
+        """The fate of each cell of a unit about to be appended, shape (num_tokens,)."""
+        ...
+
+
+def foresee(
+    policy: RetentionPolicy, unit: Unit, history: History, config: RetentionConfig
+) -> Fates:
+    """What a policy expects of a unit about to be appended to a history; for `Layout.place`."""
+    if isinstance(policy, Foreseeing):
+        return policy.foresee(unit, history, config)
+    return policy.survivors(unit.cells, config)
+
+
+def protected_units(history: History) -> Mask:
+    """Of each unit with cells, whether no policy may drop its cells (see `protected`)."""
+    return np.array([u.kind == UnitKind.SYSTEM or u.open for u in history.records()], np.bool_)
+
+
 def protected(history: History) -> Mask:
     """Cells that no policy may drop: the system prefix and a unit that is still open."""
-    ids = [u.id for u in history.units if u.kind == "system" or u.open]
-    mask: Mask = np.isin(history.cells["unit"], ids)
-    return mask
+    lengths = np.diff(history.unit_starts(), append=len(history))
+    return np.repeat(protected_units(history), lengths)
 
 
 def room_beside(held: Mask, config: RetentionConfig) -> int:
@@ -152,8 +192,15 @@ def make_plan(
             f"[retention] {policy.name} must return a boolean mask of {len(history)} cells, "
             f"got {keep.dtype} of shape {keep.shape}"
         )
-    kept = history.cells.compress(keep)
-    positions, _ = lay_out(kept)
-    plan = RetentionPlan(keep, positions - kept["position"])
+    after, change = history.cut(keep)
+    plan = RetentionPlan(keep, change, after)
     plan.validate(history)
     return plan
+
+
+def _lost(history: History, keep: Mask) -> int:
+    """Protected cells that a mask drops."""
+    starts = history.unit_starts()
+    stops = np.append(starts[1:], len(history))
+    held = np.flatnonzero(protected_units(history))
+    return sum(int(np.count_nonzero(~keep[starts[i] : stops[i]])) for i in held)

@@ -14,13 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from omnitide.acceptance import make_acceptance
 from omnitide.backend import Array
 from omnitide.cache import BoundedCache, Eviction
+from omnitide.calibration import Calibration
 from omnitide.capacity import CLOSING, plan_capacity
-from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig, family_retention
+from omnitide.config import (
+    MediaOptions,
+    MigrationConfig,
+    RetentionConfig,
+    SamplingConfig,
+    family_retention,
+)
 from omnitide.detokenizer import Detokenizer
 from omnitide.errors import ConfigError, SessionError
-from omnitide.layouts import make_layout
+from omnitide.layouts import check_servable, make_layout
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.policies import make_policy
@@ -45,6 +53,7 @@ class Session:
         policy: str = "omnipick",
         layout: str = "predictive",
         retention: RetentionConfig | None = None,
+        migration: MigrationConfig | None = None,
         media: MediaOptions | None = None,
         system_prompt: str | None = None,
         max_tokens: int = 100,
@@ -58,6 +67,7 @@ class Session:
             policy: A name of `policies.POLICIES`.
             layout: A name of `layouts.LAYOUTS`.
             retention: Watermarks and budgets; the family's defaults if None.
+            migration: When the layout's migrations run; whenever it proposes one if None.
             media: What chunks to expect, which bounds the largest media unit; the model's if None.
             system_prompt: System message; the family's default if None.
             max_tokens: Longest reply.
@@ -65,12 +75,15 @@ class Session:
             max_kv_size: Tokens that the pools may hold; watermarks are lowered to fit.
 
         Raises:
-            ConfigError: The numbers can't be met; nothing was allocated.
+            ConfigError: The numbers can't be met, or the layout is for comparison only; nothing was
+                allocated.
         """
         if max_tokens < 1:
             raise ConfigError(f"[session] max_tokens must be at least 1, got {max_tokens}")
         if max_kv_size is not None and max_kv_size < 1:
             raise ConfigError(f"[session] max_kv_size must be at least 1, got {max_kv_size}")
+        check_servable(layout)
+        migration = migration or MigrationConfig()
         self.model = model
         self.max_tokens = max_tokens
         self.max_kv_size = max_kv_size
@@ -93,8 +106,15 @@ class Session:
             max_kv_size,
         )
         self.retention = config
+        self.costs = Calibration(model.backend, model.spec)
         self.cache: BoundedCache = self._run(
-            BoundedCache, model, self._policy, make_layout(layout), config, capacity
+            BoundedCache,
+            model,
+            self._policy,
+            make_layout(layout, migration.span_pages),
+            config,
+            capacity,
+            make_acceptance(migration, config.high_watermark, self.costs),
         )
         self._run(self.cache.append, system)
 

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from omnitide.pages import SUBBLOCK_SIZE, Slots
 from omnitide.rotary import Table
 
+PREFILL_STEP = 512
+"""Most tokens of one forward pass; longer units are prefilled in pieces, with equal results."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:

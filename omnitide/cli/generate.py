@@ -69,6 +69,7 @@ def _open_session(request: Request) -> Session:
         policy=request.policy,
         layout=request.layout,
         retention=wanted,
+        migration=request.migration,
         media=request.media,
         system_prompt=request.system_prompt,
         max_tokens=request.max_tokens,
@@ -119,6 +120,8 @@ def _follow(request: Request, stream: MediaStream, session: Session, screen: Con
         code, ended = FAILED, stream.broken
     if stream.damage is not None:
         say("note", f"passed over: {stream.damage}")
+    if session.costs.note is not None:
+        say("note", session.costs.note)
     trained = session.model.spec.trained
     if request.as_json:
         write_words(as_json(transcript, session.stats(), trained, ended) + "\n")

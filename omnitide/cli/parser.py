@@ -20,7 +20,13 @@ from omnitide.cli.options import (
     text,
     texts,
 )
-from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.config import (
+    RULES,
+    MediaOptions,
+    MigrationConfig,
+    RetentionConfig,
+    SamplingConfig,
+)
 from omnitide.follow import DEFAULT_PROMPT
 from omnitide.layouts import LAYOUTS
 from omnitide.loading import load
@@ -29,7 +35,9 @@ from omnitide.session import Session
 from omnitide.simulation.costs import Costs
 from omnitide.simulation.shapes import DEFAULT_SHAPE, SHAPES
 
-_MEDIA, _SAMPLING, _KEPT, _COSTS = MediaOptions(), SamplingConfig(), RetentionConfig(), Costs()
+_MEDIA, _SAMPLING = MediaOptions(), SamplingConfig()
+_KEPT, _MOVED = RetentionConfig(), MigrationConfig()
+_COSTS = Costs()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -97,7 +105,9 @@ def _add_sampling(group: Any) -> None:
 def _add_history(group: Any) -> None:
     policy, layout = _default(Session, "policy"), _default(Session, "layout")
     choice(group, tuple(POLICIES), policy, "what is kept", "--policy")
-    choice(group, tuple(LAYOUTS), layout, "where it lies", "--layout")
+    served = tuple(name for name, made in LAYOUTS.items() if not made.simulated)
+    choice(group, served, layout, "where it lies", "--layout")
+    _add_migration(group)
     _add_kept(group)
 
 
@@ -128,6 +138,16 @@ def _add_kept(group: Any) -> None:
         "most tokens in memory; lowers the watermarks to fit (default: none)",
         "--max-kv-size",
     )
+
+
+def _add_migration(group: Any) -> None:
+    when = "when rows are moved: as the layout proposes, or only for"
+    choice(group, RULES, _MOVED.accept, when, "--accept")
+    pages = "pages that --accept span and the suffix layout save"
+    number(group, _MOVED.span_pages, pages, "--span-pages")
+    for flag, of in (("--tile-cost-us", "attention over a subblock"), ("--row-cost-us", "a copy")):
+        help = f"microseconds of {of}, for --accept cost (default: measured)"
+        group.add_argument(flag, metavar="US", type=float, help=help)
 
 
 def _add_media(group: Any) -> None:

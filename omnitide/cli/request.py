@@ -11,6 +11,7 @@ from omnitide.config import (
     DEFAULTS,
     FamilyDefaults,
     MediaOptions,
+    MigrationConfig,
     RetentionConfig,
     SamplingConfig,
     family_retention,
@@ -46,7 +47,7 @@ class Request:
         max_tokens: Longest reply.
         sampling, media: Of the options of that name.
         kept: The retention options that were given, by name.
-        policy, layout, max_kv_size, backend, dtype: As in `Session` and `load`.
+        policy, layout, migration, max_kv_size, backend, dtype: As in `Session` and `load`.
         trace: File to record the units in, or None.
         as_json, verbose: How to report.
     """
@@ -63,6 +64,7 @@ class Request:
     kept: dict[str, int | float]
     policy: str
     layout: str
+    migration: MigrationConfig
     max_kv_size: int | None
     backend: str
     dtype: str | None
@@ -106,6 +108,9 @@ def read_request(options: argparse.Namespace) -> Request:
         kept={name: value for name, value in given.items() if value is not None},
         policy=options.policy,
         layout=options.layout,
+        migration=MigrationConfig(
+            options.accept, options.span_pages, options.tile_cost_us, options.row_cost_us
+        ),
         max_kv_size=options.max_kv_size,
         backend=options.backend,
         dtype=options.dtype,

@@ -9,12 +9,16 @@ from typing import Protocol
 
 from omnitide.errors import ConfigError
 from omnitide.history import History
+from omnitide.layouts.contiguous import Contiguous
+from omnitide.layouts.eager import Eager
 from omnitide.layouts.native import Native
+from omnitide.layouts.paged import Paged
 from omnitide.layouts.paper import Paper
 from omnitide.layouts.predictive import Predictive
+from omnitide.layouts.suffix import SPAN_PAGES, Suffix
 from omnitide.migration import MigrationPlan
 from omnitide.pages import PageTable, Slots
-from omnitide.retention import Mask
+from omnitide.retention import Fates
 from omnitide.units import UnitKind
 
 
@@ -22,12 +26,13 @@ class Layout(Protocol):
     """Places cells in the page table and plans migrations."""
 
     name: str
+    simulated: bool  # for comparison only: holes are lost to it, so no bounded pool can serve it
 
-    def place(self, table: PageTable, survivors: Mask, kind: UnitKind) -> Slots:
+    def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Take slots for the cells of a new unit. Changes `table`.
 
         Args:
-            survivors: Which cells are expected to stay once the unit is old, (num_tokens,).
+            survivors: What is expected of the cells once the unit is old, (num_tokens,).
             kind: Kind of the unit; the system prefix is must-keep.
 
         Raises:
@@ -48,15 +53,39 @@ LAYOUTS: dict[str, type[Layout]] = {
     "predictive": Predictive,
     "paper": Paper,
     "native": Native,
+    "eager": Eager,
+    "suffix": Suffix,
+    "paged": Paged,
+    "contiguous": Contiguous,
 }
 
 
-def make_layout(name: str) -> Layout:
+def make_layout(name: str, span_pages: int = SPAN_PAGES) -> Layout:
     """A layout by name.
 
+    Args:
+        name: A key of `LAYOUTS`.
+        span_pages: Of the ordered suffix: pages by which a packing must shorten the span.
+
     Raises:
-        ConfigError: No layout has that name.
+        ConfigError: No layout has that name, or `span_pages` is below 1.
     """
     if name not in LAYOUTS:
         raise ConfigError(f"[layout] expected one of {', '.join(LAYOUTS)}; got {name!r}")
+    if name == Suffix.name:
+        return Suffix(span_pages)
     return LAYOUTS[name]()
+
+
+def check_servable(name: str) -> None:
+    """Refuse a layout that a session's bounded pools can't serve.
+
+    Raises:
+        ConfigError: The layout is unknown, or is there for comparison in simulations only.
+    """
+    if make_layout(name).simulated:
+        served = [other for other, layout in LAYOUTS.items() if not layout.simulated]
+        raise ConfigError(
+            f"[layout] {name!r} never fills a hole, so bounded pools can't serve it; "
+            f"take one of {', '.join(served)}, or compare it with `omnitide simulate`"
+        )

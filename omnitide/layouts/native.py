@@ -5,7 +5,7 @@ from __future__ import annotations
 from omnitide.history import History
 from omnitide.migration import MigrationPlan
 from omnitide.pages import PageTable, Slots
-from omnitide.retention import Mask
+from omnitide.retention import Fates
 from omnitide.units import UnitKind
 
 
@@ -13,8 +13,9 @@ class Native:
     """What a cache without paging does; never moves anything."""
 
     name = "native"
+    simulated = False
 
-    def place(self, table: PageTable, survivors: Mask, kind: UnitKind) -> Slots:
+    def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """The lowest free slots."""
         return table.first_free(len(survivors))
 

@@ -11,7 +11,7 @@ import numpy as np
 from omnitide.history import History
 from omnitide.migration import MigrationPlan, cut_cells, plan_tile_mode
 from omnitide.pages import PAGE_SIZE, PageClass, PageTable, Slots
-from omnitide.retention import Mask
+from omnitide.retention import Fates
 from omnitide.units import UnitKind
 
 
@@ -19,8 +19,9 @@ class Paper:
     """Class-aware placement with tile-mode migration."""
 
     name = "paper"
+    simulated = False
 
-    def place(self, table: PageTable, survivors: Mask, kind: UnitKind) -> Slots:
+    def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Empty slots of recent-context pages, then free pages."""
         system = kind == UnitKind.SYSTEM
         return table.holes(

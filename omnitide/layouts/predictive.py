@@ -1,9 +1,9 @@
 """Predictive layout: what will survive is known when it is written, so it is written apart.
 
 Retention is structural: boundaries, sinks and text of a new unit are expected to stay, the rest to
-go (design section 6). Each kind fills its own ring of pages in stream order. Units leave oldest
-first, so eviction empties whole pages and nearly nothing is left to move. Units of text have a ring
-of their own, for they stay whole, and whole units outlive cut ones.
+go (design section 6). Each fate fills its own ring of pages in stream order. Units leave oldest
+first, so eviction empties whole pages and nearly nothing is left to move. Units of text that will
+outlast the cut ones lie behind the system prefix, where they disturb no ring.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from omnitide.history import History
-from omnitide.migration import MigrationPlan, cut_cells, plan_tile_mode
-from omnitide.pages import SUBBLOCK_SIZE, PageClass, PageTable, Slots
-from omnitide.retention import Mask
+from omnitide.migration import MigrationPlan, cut_cells, plan_tile_mode, simulate
+from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable, Slots
+from omnitide.retention import Fate, Fates
 from omnitide.units import UnitKind
 
-# Rings of selected-history: what is left of media units, and units of text.
-_MARKS, _WORDS = 0, 1
+FEW = 24
+"""Strays are gathered from subblocks that hold at most this many cells."""
 
 
 class Predictive:
@@ -29,26 +29,66 @@ class Predictive:
     """
 
     name = "predictive"
+    simulated = False
     slack = 1.25
 
-    def place(self, table: PageTable, survivors: Mask, kind: UnitKind) -> Slots:
+    def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Expected survivors into selected-history, the rest into recent-context."""
         if kind == UnitKind.SYSTEM:
-            return table.ring(len(survivors), PageClass.MUST_KEEP)
-        # Checked for both rings at once: nothing is taken unless all fits.
+            return table.holes(len(survivors), PageClass.MUST_KEEP)
+        # Checked for all rings at once: nothing is taken unless all fits.
         table.check_free(len(survivors))
-        stay, go = np.count_nonzero(survivors), np.count_nonzero(~survivors)
-        lane = _MARKS if kind == UnitKind.MEDIA else _WORDS
         slots = np.empty(len(survivors), np.int32)
-        slots[survivors] = table.ring(int(stay), PageClass.SELECTED_HISTORY, lane)
-        slots[~survivors] = table.ring(int(go), PageClass.RECENT_CONTEXT)
+        lasting = survivors == Fate.LASTS
+        slots[lasting] = table.holes(int(np.count_nonzero(lasting)), PageClass.MUST_KEEP)
+        staying = np.flatnonzero(survivors == Fate.STAYS)
+        spare = table.spare(PageClass.MUST_KEEP)[: len(staying)]
+        table.take(spare, PageClass.MUST_KEEP)
+        slots[staying[: len(spare)]] = spare
+        rest = staying[len(spare) :]
+        slots[rest] = table.ring(len(rest), PageClass.SELECTED_HISTORY)
+        maybe = survivors == Fate.MAY_STAY
+        slots[maybe] = table.ring(int(np.count_nonzero(maybe)), PageClass.SELECTED_HISTORY, 1)
+        leaving = survivors == Fate.LEAVES
+        slots[leaving] = table.ring(int(np.count_nonzero(leaving)), PageClass.RECENT_CONTEXT)
         return slots
 
     def plan(self, table: PageTable, history: History) -> MigrationPlan | None:
-        """Tile mode over the survivors of cut units, if the tiles have become sparse."""
-        if table.active_subblocks * SUBBLOCK_SIZE <= self.slack * len(history):
+        """Strays to the pages of what lasts; tile mode, if the tiles have become sparse."""
+        if table.active_subblocks * SUBBLOCK_SIZE > self.slack * len(history):
+            return plan_tile_mode(table, cut_cells(history))
+        strays = _strays(table, history)
+        if len(strays) == 0 or len(strays) > table.num_free:
             return None
-        return plan_tile_mode(table, cut_cells(history))
+        after = table.copy()
+        destination = after.holes(len(strays), PageClass.MUST_KEEP)
+        plan = simulate(table, strays, destination)
+        return plan if plan.after.is_smaller(plan.before) else None
 
     def settle(self, table: PageTable, history: History) -> None:
         """Classes were right from the start."""
+
+
+def _strays(table: PageTable, history: History) -> Slots:
+    """Slots of cells that were foreseen to leave earlier than they do, where few hold a subblock.
+
+    They are what lies outside must-keep pages of whole units older than a cut one, and what older
+    units still have in recent-context. Only subblocks that hold nothing else count.
+    """
+    starts = history.unit_starts()
+    lengths = np.diff(starts, append=len(history))
+    whole = lengths == np.array([u.length for u in history.records()])
+    cut = np.flatnonzero(~whole)
+    if len(cut) == 0:
+        return np.empty(0, np.int32)
+    older = slice(0, int(cut[-1]) + 1)
+    slots = history.cells["slot"][: int(lengths[older].sum())]
+    home = table.page_class[slots // PAGE_SIZE]
+    lasting = np.repeat(whole[older], lengths[older]) & (home != PageClass.MUST_KEEP)
+    strays: Slots = slots[lasting | (home == PageClass.RECENT_CONTEXT)]
+    if len(strays) == 0:
+        return strays
+    blocks, counts = np.unique(strays // SUBBLOCK_SIZE, return_counts=True)
+    live = np.count_nonzero(table.live.reshape(-1, SUBBLOCK_SIZE)[blocks], axis=1)
+    alone = blocks[(counts == live) & (counts <= FEW)]
+    return np.sort(strays[np.isin(strays // SUBBLOCK_SIZE, alone)])

@@ -9,13 +9,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.config import RetentionConfig
-from omnitide.history import History
-from omnitide.retention import Mask, Mass, protected
-from omnitide.units import Cells, Modality, Role, span_ranks
+from omnitide.history import OF_TEXT, History, UnitRecord
+from omnitide.retention import Fate, Fates, Mask, Mass, protected_units
+from omnitide.units import Cells, Modality, Role, Unit, span_ranks
 
 
 class OmniPick:
@@ -27,29 +29,54 @@ class OmniPick:
 
     def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
         """Which cells stay; see the module."""
-        cells = history.cells
-        starts = history.unit_starts()
-        lengths = np.diff(np.append(starts, len(history)))
-        held = protected(history)[starts]
-
+        starts, records = history.unit_starts(), history.records()
+        lengths = np.diff(starts, append=len(history))
+        held = protected_units(history)
         whole = held | _recent(lengths, held, config)
-        is_text = _is_content_text(cells)
-        old_text = is_text & ~np.repeat(whole, lengths)
-        keep = np.repeat(whole, lengths) | _sinks(cells, config)
-        keep |= old_text & (np.cumsum(old_text) <= config.text_budget)
-
-        kept = np.add.reduceat(keep, starts, dtype=np.int64)
-        drop = _dropped_units(history, starts, kept, held, config)
-        return keep & ~np.repeat(drop, lengths)
+        keep, kept = np.ones(len(history), np.bool_), lengths.copy()
+        older = np.flatnonzero(~whole)
+        if len(older):
+            # Only the stretch of older units is looked at; recent ones stay as they are.
+            units = slice(int(older[0]), int(older[-1]) + 1)
+            begin, end = int(starts[older[0]]), int(starts[older[-1]] + lengths[older[-1]])
+            inner = np.repeat(whole[units], lengths[units])
+            keep[begin:end] = inner | _of_older(history.cells[begin:end], ~inner, config)
+            kept[units] = np.add.reduceat(keep[begin:end], starts[units] - begin, dtype=np.int64)
+        drop = _dropped_units(records, kept, held, config)
+        keep[np.repeat(drop, lengths)] = False
+        return keep
 
     def survivors(self, cells: Cells, config: RetentionConfig) -> Mask:
         """Boundary tokens, sinks, source images and text (the budget is not foreseen)."""
         return _sinks(cells, config) | _is_content_text(cells)
 
+    def foresee(self, unit: Unit, history: History, config: RetentionConfig) -> Fates:
+        """Like `survivors`, but text stays only if the text units ahead leave it some budget.
+
+        A unit of text that fits the budget will be complete when it is old, and outlasts cut ones.
+        """
+        words = _is_content_text(unit.cells)
+        left = config.text_budget - history.text_words
+        within = words & (np.cumsum(words) <= left)
+        fates = _sinks(unit.cells, config).astype(np.uint8)
+        if unit.kind not in OF_TEXT:
+            fates[within] = Fate.STAYS if history.media_words <= left else Fate.MAY_STAY
+        elif (within == words).all():
+            fates[:] = Fate.LASTS
+        else:
+            fates[within] = Fate.LASTS
+        return fates
+
 
 def _is_content_text(cells: Cells) -> Mask:
     mask: Mask = (cells["modality"] == Modality.TEXT) & (cells["role"] != Role.BOUNDARY)
     return mask
+
+
+def _of_older(cells: Cells, older: Mask, config: RetentionConfig) -> Mask:
+    """What stays of older units: sinks and the like, and text, oldest first, within its budget."""
+    text = _is_content_text(cells) & older
+    return _sinks(cells, config) | text & (np.cumsum(text) <= config.text_budget)
 
 
 def _sinks(cells: Cells, config: RetentionConfig) -> Mask:
@@ -78,16 +105,10 @@ def _recent(lengths: NDArray[np.int64], held: Mask, config: RetentionConfig) -> 
 
 
 def _dropped_units(
-    history: History,
-    starts: NDArray[np.int64],
-    kept: NDArray[np.int64],
-    held: Mask,
-    config: RetentionConfig,
+    records: Sequence[UnitRecord], kept: NDArray[np.int64], held: Mask, config: RetentionConfig
 ) -> Mask:
     """Units that go whole so that the low watermark is met; the newest unit stays."""
-    full_length = {u.id: u.length for u in history.units}
-    ids = history.cells["unit"][starts].tolist()
-    complete = kept == np.array([full_length[i] for i in ids])
+    complete = kept == np.array([u.length for u in records])
     droppable = ~held
     droppable[-1] = False
     order = np.concatenate(

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from omnitide.cache import PREFILL_STEP
+from omnitide.acceptance import Acceptance, Always
 from omnitide.capacity import Capacity, plan_capacity
 from omnitide.config import RetentionConfig
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
 from omnitide.layouts import Layout, make_layout
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageTable, Slots
-from omnitide.paging import delete, doubled_pages, due_plan, place, relocate
+from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
 from omnitide.policies import POLICIES, make_policy
 from omnitide.retention import Mask, RetentionPolicy
 from omnitide.simulation.costs import Costs
 from omnitide.simulation.result import Content, SimulationResult, Timeline
 from omnitide.simulation.stream import Stream
+from omnitide.step import PREFILL_STEP
 from omnitide.units import Unit, UnitKind
 
 MOST_TOKENS = 1 << 24
@@ -62,6 +63,7 @@ class Simulator:
                 f"{MOST_TOKENS:,} are simulated; lower --high-watermark or --max-kv-size"
             )
         self.policy, self.layout, self.config, self.capacity = policy, layout, config, capacity
+        self.acceptance: Acceptance = Always()
         self.history, self.table = History(), PageTable(capacity.pages)
         # Layouts for comparison that never fill a hole, and so outgrow any bound.
         self._loses_holes = bool(getattr(layout, "simulated", False))
@@ -84,7 +86,7 @@ class Simulator:
         slots: Slots | None = None
         while slots is None:
             try:
-                slots = place(table, unit, self.policy, self.layout, self.config)
+                slots = place(table, unit, self.history, self.policy, self.layout, self.config)
             except CapacityError:
                 if not self._loses_holes:
                     raise
@@ -107,7 +109,11 @@ class Simulator:
         if plan is None:
             return None
         history, table = delete(self.history, self.table, plan)
-        self.history, self.table, migration = relocate(history, table, self.layout, _copy_nothing)
+        migration = due_migration(history, table, self.layout, self.acceptance)
+        if migration is not None:
+            *_, last = batches(history, table, migration)  # there is nothing to copy
+            history, table = last.history, last.table
+        self.history, self.table = history, settled(history, table, self.layout)
         ms = (clock.perf_counter() - started) * 1e3
         moved = migration.rows_moved if migration else 0
         return Cut(plan.num_deleted, moved, eager_rows(plan.keep), ms)
@@ -278,7 +284,3 @@ def _passes(unit: Unit) -> int:
 
 def _ratio(part: int, whole: int) -> float:
     return round(part / whole, 6) if whole else 0.0
-
-
-def _copy_nothing(source: Slots, destination: Slots) -> None:
-    """There are no rows to copy."""

@@ -84,7 +84,7 @@ def test_a_reply_opens_grows_and_closes() -> None:
     ]
     history = history.extend(words(2), np.array([7, 9]))
     history = history.close()
-    assert history.units[-1] == UnitRecord(1, UnitKind.REPLY, 3.0, 1.0, 2)
+    assert history.units[-1] == UnitRecord(1, UnitKind.REPLY, 3.0, 1.0, 2, words=2)
     assert history.cells["slot"].tolist() == [0, 1, 2, 7, 9]
     assert history.cells["unit"].tolist() == [0, 0, 0, 1, 1]
 

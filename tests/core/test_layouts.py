@@ -12,9 +12,12 @@ from omnitide.config import RetentionConfig
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
 from omnitide.layouts import LAYOUTS, make_layout
+from omnitide.layouts.contiguous import committed_pages
+from omnitide.layouts.suffix import plan_suffix
 from omnitide.migration import cut_cells, plan_tile_mode
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
 from omnitide.policies import make_policy
+from omnitide.retention import Fate, foresee
 from omnitide.units import Modality, Role, Unit, UnitBuilder, UnitKind
 
 CONFIG = RetentionConfig(2500, 1800)
@@ -57,6 +60,8 @@ def sliced(rng: np.random.Generator) -> Unit:
     return builder.text([7], Role.BOUNDARY).build(UnitKind.MEDIA)
 
 
+SERVED = [name for name, layout in LAYOUTS.items() if not layout.simulated]
+
 STREAMS = {"qwen": qwen, "minicpm": minicpm, "sliced": sliced}
 
 
@@ -83,14 +88,14 @@ def runs(streams: Any) -> dict[tuple[str, str], Run]:
     policy = make_policy("omnipick")
     out = {}
     for shape, make in STREAMS.items():
-        for name in LAYOUTS:
+        for name in SERVED:
             rng, layout, run = np.random.default_rng(0), make_layout(name), Run()
             table, history = PageTable((2500 + 700) // PAGE_SIZE + 8), History()
             system = UnitBuilder().text(np.arange(32)).build(UnitKind.SYSTEM)
             for i in range(NUM_UNITS):
                 unit = make(rng) if i else system
-                survivors = policy.survivors(unit.cells, CONFIG)
-                history = history.append(unit, layout.place(table, survivors, unit.kind))
+                expected = foresee(policy, unit, history, CONFIG)
+                history = history.append(unit, layout.place(table, expected, unit.kind))
                 run.largest = max(run.largest, len(history))
                 if len(history) > CONFIG.high_watermark:
                     history, _, moves = streams.evict(policy, layout, table, history, CONFIG)
@@ -141,13 +146,19 @@ def mask(*runs: tuple[int, bool]) -> np.ndarray:
     return np.concatenate([np.full(n, flag) for n, flag in runs])
 
 
+def fates(*each: Fate) -> np.ndarray:
+    return np.array(each, np.uint8)
+
+
 def test_predictive_places_survivors_apart() -> None:
     table, layout = PageTable(5), make_layout("predictive")
     assert layout.place(table, mask((3, True)), UnitKind.SYSTEM).tolist() == [0, 1, 2]
-    slots = layout.place(table, mask((2, True), (3, False), (1, True)), UnitKind.MEDIA)
-    assert slots.tolist() == [64, 65, 128, 129, 130, 66]
-    slots = layout.place(table, mask((1, False), (1, True)), UnitKind.REPLY)
-    assert slots.tolist() == [131, 192], "text that stays has a ring of its own"
+    slots = layout.place(table, mask((28, True), (3, False), (4, True)), UnitKind.MEDIA)
+    assert slots.tolist() == [*range(3, 31), 128, 129, 130, 31, 64, 65, 66]
+    slots = layout.place(table, fates(Fate.MAY_STAY, Fate.LASTS, Fate.LASTS), UnitKind.MEDIA)
+    assert slots.tolist() == [192, 32, 33], "a budget's cells have a ring of their own"
+    slots = layout.place(table, fates(Fate.STAYS, Fate.LEAVES), UnitKind.REPLY)
+    assert slots.tolist() == [34, 131], "what is walked anyway is filled first"
     assert table.page_class.tolist() == [
         PageClass.MUST_KEEP,
         PageClass.SELECTED_HISTORY,
@@ -155,8 +166,6 @@ def test_predictive_places_survivors_apart() -> None:
         PageClass.SELECTED_HISTORY,
         PageClass.FREE,
     ]
-    slots = layout.place(table, mask((2, True)), UnitKind.MEDIA)
-    assert slots.tolist() == [67, 68]
 
 
 def test_predictive_refuses_both_rings_at_once() -> None:
@@ -244,6 +253,79 @@ def test_layouts_by_name(name: str) -> None:
 
 
 def test_an_unknown_layout_is_named() -> None:
-    message = r"\[layout\] expected one of predictive, paper, native; got 'eager'"
+    message = r"\[layout\] expected one of predictive, paper, .*, contiguous; got 'best'"
     with pytest.raises(ConfigError, match=message):
-        make_layout("eager")
+        make_layout("best")
+
+
+def scattered(rng: np.random.Generator) -> PageTable:
+    """Up to six pages, each row live with a chance of its page's own."""
+    table = PageTable(int(rng.integers(1, 7)))
+    share = rng.random(table.num_pages).repeat(PAGE_SIZE) ** 2
+    table.take(np.flatnonzero(rng.random(len(share)) < share).astype(np.int32), PageClass.MIXED)
+    return table
+
+
+def span_of(slots: list[int]) -> int:
+    return max((s // PAGE_SIZE + 1 for s in slots), default=0)
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(25))
+def test_the_suffix_is_the_shortest_that_saves_enough(seed: int, pages: int) -> None:
+    """Against trying every suffix, from the end on."""
+    table = scattered(np.random.default_rng(seed))
+    live = np.flatnonzero(table.live).tolist()
+    expected: list[int] | None = None
+    for first in reversed(range(len(live))):
+        begin = live[first - 1] + 1 if first else 0
+        packed = live[:first] + list(range(begin, begin + len(live) - first))
+        if span_of(live) - span_of(packed) >= pages:
+            expected = packed
+            break
+    plan = plan_suffix(table, pages)
+    assert (plan is None) == (expected is None)
+    if plan is not None and expected is not None:
+        plan.validate(table)
+        moves = dict(zip(plan.source, plan.destination, strict=True))
+        assert [moves.get(s, s) for s in live] == expected
+        assert all(s != d for s, d in moves.items())
+        assert plan_suffix(table, pages) == plan
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_eager_packs_everything_in_order(seed: int) -> None:
+    table = scattered(np.random.default_rng(seed))
+    live = np.flatnonzero(table.live).tolist()
+    plan = make_layout("eager").plan(table, History())
+    moves = dict(zip(plan.source, plan.destination, strict=True)) if plan else {}
+    assert [moves.get(s, s) for s in live] == list(range(len(live)))
+
+
+def test_paged_gives_back_whole_pages_only() -> None:
+    table, layout = PageTable(3), make_layout("paged")
+    assert layout.place(table, mask((100, True)), UnitKind.MEDIA).tolist() == list(range(100))
+    table.release(np.arange(1, 64, dtype=np.int32))
+    assert layout.place(table, mask((2, True)), UnitKind.MEDIA).tolist() == [100, 101]
+    with pytest.raises(CapacityError, match="91 slots asked for, whole pages leave 90"):
+        layout.place(table, mask((91, True)), UnitKind.MEDIA)
+    table.release(np.array([0], np.int32))
+    slots = layout.place(table, mask((91, True)), UnitKind.MEDIA).tolist()
+    assert slots == [*range(102, 128), *range(64), 128]
+
+
+def test_contiguous_grows_at_its_end_only() -> None:
+    table, layout = PageTable(6), make_layout("contiguous")
+    layout.place(table, mask((256, True)), UnitKind.MEDIA)
+    assert committed_pages(table) == 4
+    table.release(np.arange(255, dtype=np.int32))
+    assert layout.place(table, mask((1, True)), UnitKind.MEDIA).tolist() == [256]
+    assert (table.active_pages, committed_pages(table)) == (2, 8)
+    with pytest.raises(CapacityError, match="128 slots asked for, the span leaves 127"):
+        layout.place(table, mask((128, True)), UnitKind.MEDIA)
+
+
+@pytest.mark.parametrize("pages", [0, -1])
+def test_a_suffix_must_save_a_page(pages: int) -> None:
+    with pytest.raises(ConfigError, match="span pages must be at least 1"):
+        make_layout("suffix", pages)

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import omnitide
-from omnitide import RetentionConfig, Session
+from omnitide import MigrationConfig, RetentionConfig, Session
+from omnitide.errors import ConfigError
 from omnitide.media.chunk import MediaChunk
 
 CORE = Path(omnitide.__file__).parent
@@ -26,8 +27,9 @@ TRACED = {
     str(CORE / name)
     for name in (
         "cache.py", "session.py", "history.py", "pages.py", "migration.py", "retention.py",
-        "positions.py", "growing.py", "policies/omnipick.py", "policies/h2o.py",
-        "layouts/paper.py", "layouts/predictive.py",
+        "positions.py", "growing.py", "policies/omnipick.py", "policies/h2o.py", "paging.py",
+        "layouts/paper.py", "layouts/predictive.py", "layouts/eager.py", "layouts/suffix.py",
+        "acceptance.py",
     )
 }  # fmt: skip
 
@@ -72,6 +74,7 @@ def session(request: pytest.FixtureRequest, model: Any, monkeypatch: pytest.Monk
         retention=retention,
         layout=layout,
         policy=policy,
+        migration=MigrationConfig(span_pages=1),
         max_tokens=4,
         largest_unit=100,
     )
@@ -108,7 +111,13 @@ def mass_bits(session: Session) -> bytes | None:
 
 @pytest.mark.parametrize(
     "session",
-    [("paper", "omnipick"), ("predictive", "omnipick"), ("paper", "h2o")],
+    [
+        ("paper", "omnipick"),
+        ("predictive", "omnipick"),
+        ("eager", "omnipick"),
+        ("suffix", "omnipick"),
+        ("paper", "h2o"),
+    ],
     ids="-".join,
     indirect=True,
 )
@@ -124,7 +133,7 @@ def test_update_interrupted_at_any_line(session: Session, chunk: Callable[..., M
     total = lines_of(lambda: session.append_media(new))
     after = session.cache.state
     assert after.evictions == saved.evictions + 1
-    if session.cache.layout.name == "paper":
+    if session.cache.layout.name in ("paper", "eager"):
         assert after.rows_moved > saved.rows_moved
     session.append_media(chunk(100))
     expected, weighed = answer(session), mass_bits(session)
@@ -200,3 +209,49 @@ def test_backend_error_in_any_layer_is_forgotten(
         session.append_media(chunk(index))
     assert mass_bits(session) == mass_bits(undisturbed)
     assert answer(session) == answer(undisturbed)
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_migration_that_fails_half_way_loses_nothing(
+    open_session: Callable[..., Session],
+    chunk: Callable[..., MediaChunk],
+    monkeypatch: pytest.MonkeyPatch,
+    failing: int,
+) -> None:
+    """Eager moves form chains. A batch that scatters half of its rows harms no live one."""
+    session, undisturbed = open_session(layout="eager"), open_session(layout="eager")
+    backend, copy = session.model.backend, session.model.backend.migrate
+    failures = []
+
+    def broken(pools: Any, source: Any, destination: Any) -> None:
+        calls.append(len(source))
+        assert not session.cache.state.table.live[destination].any()
+        if len(calls) - 1 == failing:
+            half = len(source) // 2
+            copy(pools, source[:half], destination[:half])
+            failures.append(len(source))
+            raise MemoryError("no more")
+        copy(pools, source, destination)
+
+    for index in range(12):
+        undisturbed.append_media(chunk(index))
+        calls: list[int] = []
+        seen = session.cache.history.next_unit
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "migrate", broken)
+            try:
+                session.append_media(chunk(index))
+            except MemoryError:
+                assert session.cache.history.next_unit == seen + 1
+        session.cache.check_integrity()
+    assert failures or failing > 1
+    assert answer(session) == answer(undisturbed)
+
+
+@pytest.mark.parametrize("layout", ["paged", "contiguous"])
+def test_layouts_for_comparison_are_refused(
+    open_session: Callable[..., Session], model: Any, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr(model.backend, "new_pools", None)
+    with pytest.raises(ConfigError, match=rf"{layout}.*take one of predictive, paper, native"):
+        open_session(layout=layout)
