@@ -148,7 +148,7 @@ def _mean_of_channels(frame: AudioFrame) -> AudioFrame:
     Raises:
         ValueError: Samples of an unknown kind.
     """
-    samples = frame.to_ndarray()
+    samples: NDArray[Any] = frame.to_ndarray()
     if not frame.format.is_planar:
         samples = samples.reshape(-1, frame.layout.nb_channels).T
     if samples.dtype.kind == "f":
