@@ -60,11 +60,22 @@ def read_template(folder: Path) -> str | None:
                 template = _default_of(json.loads(file.read_text(encoding="utf-8")))
                 if template is not None:
                     return template
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(
             f"[chat] the chat template in {folder} can't be read ({error}); download it again"
         ) from error
     return None
+
+
+# What a template can make Python raise, beside jinja's own errors.
+_FAILURES = (
+    TemplateError,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 def cut_template(template: str) -> ChatPieces:
@@ -82,7 +93,7 @@ def cut_template(template: str) -> ChatPieces:
     try:
         asked = _render(template, messages[:2], add_generation_prompt=True)
         answered = _render(template, messages, add_generation_prompt=False)
-    except TemplateError as error:
+    except _FAILURES as error:
         raise CheckpointError(
             f"[chat] the chat template fails ({error}); correct it or remove it from the folder"
         ) from error
@@ -95,8 +106,8 @@ def _default_of(settings: Any) -> str | None:
     """The template in a settings file: a string, or the one named default in a list."""
     template = settings.get("chat_template") if isinstance(settings, dict) else None
     if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
+        named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     return template if isinstance(template, str) else None
 
 

@@ -143,7 +143,7 @@ def read_json(file: Path, missing: dict[str, Any] | None = None) -> dict[str, An
         )
     try:
         contents = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(
             f"[checkpoint] {file} can't be read as JSON ({error}); download it again"
         ) from error

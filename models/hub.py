@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def resolve(model: str) -> Path:
     Raises:
         CheckpointError: It is neither, or the download failed; the message says what to do.
     """
-    folder = Path(model).expanduser()
+    # Path.expanduser raises for "~nobody", this leaves it as it is.
+    folder = Path(os.path.expanduser(model))  # noqa: PTH111
     if model and folder.is_dir():
         return folder
     if not _REPOSITORY.fullmatch(model) or model.startswith("."):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from omnitide.errors import CheckpointError
+
+MOST = 2**24
+"""Greatest count that a configuration may state; nothing published comes near."""
+
+MOST_LAYERS = 1024
+"""Greatest number of layers: their tensors are listed by name before any is looked for."""
 
 
 class Section:
@@ -37,9 +44,19 @@ class Section:
     def count(self, *keys: str, default: int | None = None) -> int:
         """The whole number above 0 under the first of these keys that is there."""
         value = next((self.values[k] for k in keys if self.values.get(k) is not None), default)
-        if type(value) is not int or value < 1:
+        if type(value) is not int or not 1 <= value <= MOST:
             raise CheckpointError(
                 f"[config] {self.path}: {keys[0]} must be a positive integer, got {value!r}"
+                + (f"; at most {MOST:,} is supported" if type(value) is int and value > 0 else "")
+            )
+        return value
+
+    def layers(self, key: str) -> int:
+        """The number of layers under a key."""
+        value = self.count(key)
+        if value > MOST_LAYERS:
+            raise CheckpointError(
+                f"[config] {self.path}: {key} must be at most {MOST_LAYERS:,}, got {value:,}"
             )
         return value
 
@@ -55,7 +72,11 @@ class Section:
     def number(self, key: str, default: float) -> float:
         """The number above 0 under a key."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value <= sys.float_info.max
+        ):
             raise CheckpointError(
                 f"[config] {self.path}: {key} must be a positive number, got {value!r}"
             )

@@ -50,7 +50,7 @@ class TextTokenizer:
                 return cls(_from_text(whole.read_text(encoding="utf-8")))
             if vocab.is_file() and merges.is_file():
                 return cls(_from_parts(folder, vocab, merges))
-        except (ValueError, OSError) as error:
+        except Exception as error:  # the library raises the base class
             raise CheckpointError(
                 f"[tokenizer] the tokenizer in {folder} can't be read ({error}); download it again"
             ) from error
@@ -70,6 +70,11 @@ class TextTokenizer:
         for part in self._markers.split(text):
             ids += [self._special[part]] if part in self._special else self.encode(part)
         return ids
+
+    @property
+    def largest(self) -> int:
+        """The greatest id that text can become."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
 
     def special(self, marker: str) -> int:
         """Id of a special token.

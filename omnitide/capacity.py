@@ -1,7 +1,8 @@
 """Physical capacity: how many tokens the pools must hold, known before a stream starts.
 
 After every eviction a history holds at most `rest` tokens: the high watermark, or the system prefix
-and one largest unit if that is more. The next unit and a reply come on top, and that is all.
+and the largest unit or reply if that is more (the newest unit always stays whole, and a reply is
+one). The next unit and a reply come on top, and that is all.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from dataclasses import dataclass, replace
 from omnitide.config import RetentionConfig
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.pages import PAGE_SIZE
+
+CLOSING = 16
+"""Tokens kept free behind the longest reply for the markers that end it; families keep to it."""
 
 SPARE_PAGES = 6
 """Pages beyond the tokens' own, so that the layout may leave its last pages partly filled."""
@@ -74,7 +78,7 @@ def bounded_capacity(
             f"{config.low_watermark:,}; raise --low-watermark and --high-watermark or shorten "
             "--system-prompt"
         )
-    rest = max(config.high_watermark, prefix + largest_unit)
+    rest = max(config.high_watermark, prefix + max(largest_unit, reply))
     tokens = rest + largest_unit + reply
     return Capacity(prefix, rest, reply, tokens, -(-tokens // PAGE_SIZE) + SPARE_PAGES)
 
@@ -102,15 +106,22 @@ def fit_watermarks(
     """Lower the watermarks so that the pools hold at most `max_kv_size` tokens.
 
     Raises:
-        ConfigError: Not even the prefix, two largest units and a reply fit.
+        ConfigError: Not even the prefix, two largest units (or a unit and a longer reply) and a
+            reply fit.
     """
     pages = max_kv_size // PAGE_SIZE
     rest = pages * PAGE_SIZE - largest_unit - reply
-    if rest < prefix + largest_unit:
-        need = prefix + 2 * largest_unit + reply
+    newest = max(largest_unit, reply)
+    if rest < prefix + newest:
+        need = prefix + newest + largest_unit + reply
+        held = (
+            f"two largest units ({largest_unit:,} each) and a reply ({reply:,})"
+            if newest == largest_unit
+            else f"a largest unit ({largest_unit:,}) and two replies ({reply:,} each)"
+        )
         raise ConfigError(
             f"[capacity] --max-kv-size {max_kv_size:,} is too small: the system prefix "
-            f"({prefix:,}), two largest units ({largest_unit:,} each) and a reply ({reply:,}) need "
+            f"({prefix:,}), {held} need "
             f"{-(-need // PAGE_SIZE) * PAGE_SIZE:,}; raise it, or lower --max-pixels, "
             "--chunk-seconds or --max-tokens"
         )

@@ -16,6 +16,10 @@ def _at_least(group: str, least: float, **values: float | None) -> None:
             raise ConfigError(f"[{group}] {name} must be at least {least:g}, got {value}")
 
 
+LEAST_MEDIA = 1e-3
+"""Least frame rate, and least seconds of a chunk; both are rounded to millionths."""
+
+
 @dataclass(frozen=True, slots=True)
 class FamilyDefaults:
     """What the paper leaves open and a model family decides. Tuned on quality, by family.
@@ -129,6 +133,8 @@ class MediaOptions:
         ):
             if not 0 < value <= most:
                 raise ConfigError(f"[media] {name} must be in (0, {most:g}], got {value}")
+            if value < LEAST_MEDIA:
+                raise ConfigError(f"[media] {name} must be at least {LEAST_MEDIA:g}, got {value}")
         _at_least("media", 28 * 28, max_pixels=self.max_pixels)
 
 
@@ -152,6 +158,8 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         _at_least("sampling", 0, temperature=self.temperature, top_k=self.top_k, seed=self.seed)
+        if self.temperature == float("inf"):
+            raise ConfigError("[sampling] temperature must be finite, got inf")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"[sampling] top_p must be in (0, 1], got {self.top_p:g}")
         if not 0 <= self.min_p <= 1:

@@ -39,5 +39,9 @@ class SessionError(OmnitideError):
     """A session was used in an order that makes no sense, as a reply after what came behind it."""
 
 
+class NumericsError(OmnitideError):
+    """A model gives values that are no numbers."""
+
+
 class IntegrityError(AssertionError):
     """A page table and a history disagree. Always a bug of ours, never the user's."""

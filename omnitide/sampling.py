@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.config import SamplingConfig
+from omnitide.errors import NumericsError
 
 Logits = NDArray[np.floating[Any]]
 
@@ -22,6 +23,11 @@ class Sampler:
     def __call__(self, logprobs: Logits) -> int:
         """The next token for log-probabilities of shape (vocab_size,)."""
         config = self.config
+        if np.isnan(logprobs).any():
+            raise NumericsError(
+                "[sampling] the logits must be numbers, the model gives NaN; try --dtype float32, "
+                "or download the checkpoint again"
+            )
         if config.temperature == 0:
             return int(np.argmax(logprobs))
         kept = np.array(logprobs, np.float64)
@@ -31,7 +37,8 @@ class Sampler:
             kept[kept < kept.max() + np.log(config.min_p)] = -np.inf
         if 0 < config.top_k < len(kept):
             kept[np.argpartition(-kept, config.top_k)[config.top_k :]] = -np.inf
-        weights = np.cumsum(np.exp((kept - kept.max()) / config.temperature))
+        with np.errstate(over="ignore"):  # at a temperature near 0, and -inf is then right
+            weights = np.cumsum(np.exp((kept - kept.max()) / config.temperature))
         drawn = min(self._random.random() * weights[-1], np.nextafter(weights[-1], 0))
         return int(np.searchsorted(weights, drawn, side="right"))
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from omnitide.backend import Array
 from omnitide.cache import BoundedCache, Eviction
-from omnitide.capacity import plan_capacity
+from omnitide.capacity import CLOSING, plan_capacity
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig, family_retention
 from omnitide.detokenizer import Detokenizer
 from omnitide.errors import ConfigError, SessionError
@@ -30,9 +30,6 @@ from omnitide.units import UnitKind
 
 LATENCIES = 4096
 """Updates whose latency is remembered for the percentiles."""
-
-CLOSING = 16
-"""Tokens kept free behind the longest reply for the markers that end it."""
 
 SMALLEST_UNIT_ROOM = 512
 """Room for a unit of text where media units are smaller."""

@@ -201,7 +201,7 @@ def _text(section: Section, tied: bool) -> TextConfig:
         vocab_size=section.count("vocab_size"),
         hidden_size=hidden,
         intermediate_size=section.count("intermediate_size"),
-        num_layers=section.count("num_hidden_layers"),
+        num_layers=section.layers("num_hidden_layers"),
         num_heads=heads,
         num_kv_heads=kv_heads,
         rms_norm_eps=section.number("rms_norm_eps", default=1e-6),
@@ -238,7 +238,7 @@ def _vision(section: Section) -> VisionConfig:
     config = VisionConfig(
         hidden_size=section.count("hidden_size"),
         intermediate_size=section.count("intermediate_size"),
-        num_layers=section.count("depth"),
+        num_layers=section.layers("depth"),
         num_heads=section.count("num_heads"),
         output_size=section.count("out_hidden_size"),
         in_channels=section.count("in_channels", "in_chans", default=3),
@@ -268,7 +268,7 @@ def _audio(section: Section) -> AudioConfig:
     config = AudioConfig(
         hidden_size=section.count("d_model"),
         intermediate_size=section.count("encoder_ffn_dim"),
-        num_layers=section.count("encoder_layers"),
+        num_layers=section.layers("encoder_layers"),
         num_heads=section.count("encoder_attention_heads"),
         output_size=section.count("output_dim"),
         num_bands=section.count("num_mel_bins", default=128),
@@ -279,9 +279,9 @@ def _audio(section: Section) -> AudioConfig:
             "[config] audio_config: d_model must be even and a multiple of "
             f"encoder_attention_heads, got {config.hidden_size} and {config.num_heads}"
         )
-    if config.num_bands != 128 or config.block_frames % 4:
+    if config.num_bands != 128 or config.block_frames % 4 or config.block_frames > 6000:
         raise CheckpointError(
-            "[config] audio_config: num_mel_bins must be 128 and n_window even, "
+            "[config] audio_config: num_mel_bins must be 128 and n_window even and at most 3,000, "
             f"got {config.num_bands} and {config.block_frames // 2}"
         )
     return config

@@ -211,6 +211,12 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
             f"[checkpoint] the end-of-turn token must be below the vocabulary's size "
             f"{config.text.vocab_size}, got {largest}; tokenizer and config.json don't fit"
         )
+    if template.tokenizer.largest >= config.text.vocab_size:
+        raise CheckpointError(
+            "[checkpoint] the tokenizer's ids must be below the vocabulary's size "
+            f"{config.text.vocab_size}, got {template.tokenizer.largest}; tokenizer and "
+            "config.json don't fit"
+        )
     trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
     spec = spec_of(config, name, trained)
     weights = load_tensors(backend, tensors)

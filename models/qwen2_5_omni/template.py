@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from omnitide.capacity import CLOSING
 from omnitide.errors import CheckpointError
 from omnitide.models.chat import CHATML, cut_template, read_template
 from omnitide.models.tokenizer import TextTokenizer
@@ -42,6 +43,16 @@ class ChatTemplate:
         self._user_open = encode(pieces.user_open)
         self._reply_open = encode(pieces.reply_open)
         self._reply_close = encode(pieces.reply_close)
+        if not self._user_open or not self._reply_open:
+            raise CheckpointError(
+                "[chat] the chat template must write something before a message of the user and "
+                f"before a reply; correct it or remove it from {folder}"
+            )
+        if len(self._reply_close) > CLOSING:
+            raise CheckpointError(
+                f"[chat] what closes a reply must have at most {CLOSING} tokens, it has "
+                f"{len(self._reply_close)}; correct the chat template or remove it from {folder}"
+            )
         if self._reply_close[:1] != [self.end_of_turn]:
             raise CheckpointError(
                 f"[chat] the chat template must close a reply with {END_OF_TURN}, it has "

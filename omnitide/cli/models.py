@@ -11,7 +11,7 @@ from fractions import Fraction
 from rich.console import Console
 from rich.table import Table
 
-from omnitide.capacity import bounded_capacity
+from omnitide.capacity import CLOSING, bounded_capacity
 from omnitide.cli.report import bytes_in_words
 from omnitide.cli.terminal import PlainConsole
 from omnitide.config import DEFAULTS, MediaOptions, RetentionConfig, family_retention
@@ -19,7 +19,6 @@ from omnitide.errors import ConfigError
 from omnitide.media.chunk import SAMPLE_RATE
 from omnitide.models.catalog import KnownCheckpoint, known_checkpoints, supported
 from omnitide.pages import PAGE_SIZE
-from omnitide.session import CLOSING
 
 ITEMSIZE = 2
 """Bytes of a value of K or V in half precision."""

@@ -65,6 +65,9 @@ class Demuxer:
         except FFmpegError as error:
             self.failure = reason_of(error)
             packet = None
+        except IndexError:
+            # Tracks that appeared after the header: PyAV trips over them once all has been read.
+            packet = None
         if packet is None:
             self.ended = True
             return

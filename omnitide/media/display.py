@@ -17,6 +17,9 @@ from omnitide.media.chunk import Frame
 Matrix = tuple[int, int, int, int]
 """a, b, c, d of a display matrix: a stored pixel (x, y) is shown at (a x + c y, b x + d y)."""
 
+MAX_PIXEL_ASPECT = 100
+"""Largest ratio of a pixel's sides that is believed."""
+
 UPRIGHT: Matrix = (1, 0, 0, 1)
 
 
@@ -52,6 +55,8 @@ def orient(pixels: NDArray[np.uint8], matrix: Matrix) -> Frame:
 def stored_size(frame: VideoFrame, pixel_aspect: Fraction | None) -> tuple[int, int]:
     """Width and height of a frame before it is turned, once its pixels are made square."""
     aspect = pixel_aspect if pixel_aspect else Fraction(1)
+    if not 1 <= max(aspect, 1 / aspect) <= MAX_PIXEL_ASPECT:
+        aspect = Fraction(1)  # a damaged header; FFmpeg could not scale by it
     return max(round(frame.width * aspect), 1), frame.height
 
 

@@ -6,6 +6,8 @@ doubled or left out as the two rates need, and a variable rate needs no care.
 
 from __future__ import annotations
 
+import math
+
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -39,6 +41,7 @@ class PictureTrack:
         self._current: tuple[float, VideoFrame] | None = None
         self._upcoming: tuple[float, VideoFrame] | None = None
         self._pixels: Frame | None = None
+        self._latest = -math.inf
         rate = feed.stream.average_rate
         self._length = float(1 / rate) if rate else 0.0
 
@@ -81,4 +84,8 @@ class PictureTrack:
 
     def _read(self) -> tuple[float, VideoFrame] | None:
         item = self._feed.read()
-        return None if item is None else (item[0] - self._origin, item[1])
+        if item is None:
+            return None
+        # Damaged time stamps may fall back; what was shown is not taken back.
+        self._latest = max(self._latest, item[0] - self._origin)
+        return self._latest, item[1]

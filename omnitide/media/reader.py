@@ -159,7 +159,7 @@ class MediaReader:
             self._sound.advance(round(stop * SAMPLE_RATE))
         end = self._end()
         until = float(stop) if end is None else min(float(stop), end)
-        rest = until - float(start)
+        rest = math.inf if end is None else end - float(start)
         if not frames and (rest <= 0 or (rest < PADDING and self._next > 0)):
             return None
         samples = None

@@ -45,6 +45,7 @@ class SoundTrack:
         self._taken = 0
         self._resampler: AudioResampler | None = None
         self._shape: tuple[int, str, str] | None = None
+        self._by_hand = False
         self._cursor = 0
         self._anchor = 0.0
         self._seconds_in = 0.0
@@ -89,6 +90,7 @@ class SoundTrack:
         if self._resampler is None or torn or shape != self._shape:
             self._flush()
             self._resampler = AudioResampler("flt", "mono", SAMPLE_RATE, options=MIXING)
+            self._by_hand = self._by_hand and shape == self._shape
             self._shape = shape
             self._anchor, self._seconds_in = second, 0.0
             self._cursor = round(second * SAMPLE_RATE)
@@ -107,10 +109,16 @@ class SoundTrack:
     def _resample(self, frame: AudioFrame | None) -> None:
         assert self._resampler is not None
         try:
+            if frame is not None and self._by_hand:
+                frame = _mean_of_channels(frame)
             resampled = self._resampler.resample(frame)
-        except FFmpegError:
-            # A frame whose layout has no way to mono is as good as a damaged one: silence.
+        except (FFmpegError, ValueError):
             self._resampler = None
+            if frame is not None and not self._by_hand:
+                # FFmpeg mixes no layout that it has no matrix for, such as 9 channels or 18.
+                self._by_hand = True
+                self._resampler = AudioResampler("flt", "mono", SAMPLE_RATE)
+                self._resample(frame)
             return
         for piece in resampled:
             samples = np.nan_to_num(piece.to_ndarray()[0], posinf=1.0, neginf=-1.0)
@@ -132,3 +140,23 @@ class SoundTrack:
             first, samples = self._segments[-1]
             self._segments[-1] = (first, samples[: end - first])
             self._written = end
+
+
+def _mean_of_channels(frame: AudioFrame) -> AudioFrame:
+    """One channel, float, of a frame with any number of them.
+
+    Raises:
+        ValueError: Samples of an unknown kind.
+    """
+    samples = frame.to_ndarray()
+    if not frame.format.is_planar:
+        samples = samples.reshape(-1, frame.layout.nb_channels).T
+    if samples.dtype.kind == "f":
+        mean = samples.mean(axis=0)
+    else:
+        info = np.iinfo(samples.dtype)
+        middle = (int(info.max) + int(info.min) + 1) // 2
+        mean = (samples.mean(axis=0) - middle) / (int(info.max) - middle + 1)
+    mixed = AudioFrame.from_ndarray(mean[None].astype(np.float32), format="flt", layout="mono")
+    mixed.sample_rate, mixed.pts, mixed.time_base = frame.sample_rate, frame.pts, frame.time_base
+    return mixed

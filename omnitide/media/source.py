@@ -72,7 +72,10 @@ def name_of(source: Source) -> str:
     text = os.fspath(source)
     if scheme_of(source) is None:
         return text
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # no address at all, such as http://[::1
+        return text.partition("://")[0] + "://..."
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

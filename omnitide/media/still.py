@@ -14,7 +14,12 @@ from omnitide.media.source import Source, checked_path, name_of, scheme_of
 MAX_IMAGE_PIXELS = 80_000_000
 """Pixels of the largest image that is decoded; a small file can claim far more."""
 
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+FORMATS = (
+    "PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA", "ICO",
+)  # fmt: skip
+"""Formats of Pillow that are read. Not EPS: Pillow hands it to Ghostscript, an interpreter."""
+
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error)
 """What Pillow's decoders raise on damaged files."""
 
 
@@ -31,7 +36,7 @@ def read_image(path: Source) -> MediaChunk:
         raise MediaError(f"[image] a local file is needed, got {name_of(path)}; download it first")
     file = checked_path(path)
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_IMAGE_PIXELS:
                 raise _too_large(file.name, f"{width} x {height}")

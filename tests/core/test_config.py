@@ -218,3 +218,9 @@ def test_what_the_user_gives_a_family_is_checked() -> None:
         family_retention(FamilyDefaults(), low_watermark=2600)
     with pytest.raises(TypeError, match="watermark"):
         family_retention(FamilyDefaults(), watermark=900)
+
+
+@pytest.mark.parametrize("options", [{"fps": 1e-7}, {"chunk_seconds": 1e-7}])
+def test_media_rates_below_what_is_counted_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"must be at least 0\.001"):
+        MediaOptions(**options)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from omnitide.config import MediaOptions
 from omnitide.errors import MediaError
 from omnitide.media import source as source_module
 from omnitide.media.chunk import MediaChunk
@@ -344,3 +345,51 @@ def test_messages_keep_secrets() -> None:
     assert name_of(url) == "https://host:8080/live/a.m3u8"
     assert scheme_of(url) == "https"
     assert scheme_of("C:/films/a.mp4") is None
+
+
+@pytest.mark.parametrize("channels", [9, 18, 64])
+def test_channels_that_ffmpeg_does_not_mix_are_heard(tmp_path: Path, channels: int) -> None:
+    import wave
+
+    path = tmp_path / "many.wav"
+    tone = (8000 * np.sin(np.arange(32_000) / 10)).astype("<i2")
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(np.repeat(tone[:, None], channels, axis=1).tobytes())
+    (chunk,), broken = read(path)
+    assert broken is None
+    assert chunk.samples is not None
+    assert np.abs(chunk.samples - tone / 32768).max() < 1e-3
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.04])
+def test_short_chunks_reach_the_end(film: Film, seconds: float) -> None:
+    path = film("a.wav", 1.0, None, ClipSound(codec="pcm_s16le"))
+    with open_media(path, MediaOptions(chunk_seconds=seconds)) as reader:
+        chunks = list(reader)
+    assert sum(len(c.samples) for c in chunks if c.samples is not None) >= 16_000 * 0.95
+
+
+def test_picture_whose_time_falls_back_at_the_end(film: Film, time_picture: Time) -> None:
+    path = film("back.mkv", 6.0, time_picture(fps=4), ClipSound(stop=3.0), cluster_time_limit="100")
+    data = bytearray(path.read_bytes())
+    # The last cluster (id, size, time code) goes back to the third second of the film.
+    at = data.rindex(b"\x1f\x43\xb6\x75")
+    code = data.index(b"\xe7", at)
+    size = data[code + 1] & 0x7F
+    data[code + 2 : code + 2 + size] = (3000).to_bytes(size, "big")
+    path.write_bytes(data)
+    chunks, _ = read(path)
+    assert chunks[-1].stop >= chunks[-1].start
+
+
+def test_absurd_pixel_aspect_is_not_believed(film: Film, time_picture: Time) -> None:
+    path = film("a.mp4", 2.0, time_picture(), None)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"btrt")
+    data[at : at + 12] = b"pasp" + (2_000_000_000).to_bytes(4, "big") + (1).to_bytes(4, "big")
+    path.write_bytes(data)
+    chunks, _ = read(path)
+    assert chunks[0].frames[0].shape == (64, 64, 3)

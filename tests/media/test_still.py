@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from collections.abc import Callable
@@ -157,3 +158,20 @@ def test_no_image(tmp_path: Path, make: Callable[[Path], object], words: str) ->
 def test_an_address_is_no_image_file() -> None:
     with pytest.raises(MediaError, match="download it first"):
         read_image("https://host/a.png")
+
+
+def test_damaged_avif_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.avif"
+    Image.new("RGB", (40, 30)).save(path)
+    data = path.read_bytes()
+    for at in range(0, len(data), 7):
+        path.write_bytes(data[:at] + b"\0\0\0\0" + data[at + 4 :])
+        with contextlib.suppress(MediaError):
+            read_image(path)
+
+
+def test_postscript_is_never_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(path, "EPS")
+    with pytest.raises(MediaError, match="no image of a kind"):
+        read_image(path)

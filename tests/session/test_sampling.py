@@ -8,6 +8,7 @@ import pytest
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
 from omnitide import SamplingConfig
+from omnitide.errors import ConfigError, NumericsError
 from omnitide.sampling import Sampler, log_softmax
 
 LOGITS = np.random.default_rng(0).normal(0, 2, 40).astype(np.float32)
@@ -64,3 +65,11 @@ def test_log_softmax_of_large_logits() -> None:
     got = log_softmax(np.array([1000.0, 1000.0, -1000.0]))
     assert got[:2] == pytest.approx(np.log([0.5, 0.5]))
     assert got[2] == pytest.approx(-2000, abs=1)
+
+
+def test_infinite_temperature_and_broken_logits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="temperature must be finite"):
+        SamplingConfig(temperature=float("inf"), top_k=5)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(NumericsError, match="NaN"):
+            Sampler(SamplingConfig(temperature=temperature))(np.array([0.0, np.nan, 1.0]))

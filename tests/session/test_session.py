@@ -159,6 +159,26 @@ def test_max_kv_size_binds(open_session: Open, chunk: Chunk, policy: str) -> Non
         assert session.retention.high_watermark < 2500
 
 
+@pytest.mark.parametrize("policy", ["omnipick", "fifo"])
+@pytest.mark.parametrize("max_kv_size", [None, 1024])
+def test_a_long_reply_leaves_room_for_the_stream(
+    open_session: Open, chunk: Chunk, policy: str, max_kv_size: int | None
+) -> None:
+    """A reply longer than the watermarks stays whole while it is the newest unit."""
+    session = open_session(
+        policy=policy,
+        retention=RetentionConfig(200, 150),
+        max_tokens=300,
+        max_kv_size=max_kv_size,
+    )
+    for index in range(6):
+        session.append_media(chunk(index))
+        assert len(reply(session)) == 300
+        assert len(session.cache.history) <= session.capacity_tokens
+    session.append_media(chunk(6))
+    session.cache.check_integrity()
+
+
 def test_oversized_unit_is_refused_before_anything_changes(
     open_session: Open, chunk: Chunk
 ) -> None:
