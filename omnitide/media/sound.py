@@ -7,6 +7,7 @@ there is silence; sound that overlaps what is already there is cut.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 from av.audio.frame import AudioFrame
