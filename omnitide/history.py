@@ -140,11 +140,9 @@ class History:
         first, last = int(changed[0]), int(changed[-1])
         begin, end = int(starts[first]), int(starts[last] + lengths[last])
 
-        # Compressing and slicing: ten times faster on records than indexing.
-        middle = old[begin:end].compress(mask[begin:end])
-        stop = begin + len(middle)
-        cells = np.empty(stop + len(old) - end, CELL)
-        cells[:begin], cells[begin:stop], cells[stop:] = old[:begin], middle, old[end:]
+        cells = old.compress(mask)  # ten times faster on records than indexing or assigning
+        stop = len(cells) - (len(old) - end)
+        middle = cells[begin:stop]
         position, counter = lay_out(middle, _base(old[begin]))
         change = np.zeros((len(cells), AXES), np.int32)
         change[begin:stop] = position - middle["position"]
@@ -169,7 +167,8 @@ class History:
 
     def move(self, source: Slots, destination: Slots) -> History:
         """The history after the cells in `source` have moved to `destination`, pairwise."""
-        cells = self.cells.copy()
+        # As plain bytes: record by record, field by field, takes twenty times as long.
+        cells = self.cells.view(f"V{CELL.itemsize}").copy().view(CELL)
         if len(source):
             highest = max(int(cells["slot"].max()), int(source.max()))
             place = np.arange(highest + 1, dtype=np.int32)
