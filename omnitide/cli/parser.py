@@ -140,11 +140,15 @@ def _add_kept(group: Any) -> None:
     )
 
 
-def _add_migration(group: Any) -> None:
+def _add_rule(group: Any) -> None:
     when = "when rows are moved: as the layout proposes, or only for"
     choice(group, RULES, _MOVED.accept, when, "--accept")
     pages = "pages that --accept span and the suffix layout save"
     number(group, _MOVED.span_pages, pages, "--span-pages")
+
+
+def _add_migration(group: Any) -> None:
+    _add_rule(group)
     for flag, of in (("--tile-cost-us", "attention over a subblock"), ("--row-cost-us", "a copy")):
         help = f"microseconds of {of}, for --accept cost (default: measured)"
         group.add_argument(flag, metavar="US", type=float, help=help)
@@ -225,9 +229,11 @@ def _add_simulate(commands: Any) -> None:
     text(parser, "FILE", "draw it: a name that ends in .png or .svg (needs matplotlib)", "--plot")
     switch(parser, "print a JSON list with an object for each row", "--json")
     _add_kept(parser.add_argument_group("history"))
-    costs = parser.add_argument_group("estimates")
-    number(costs, _COSTS.tile_us, "microseconds to read a subblock in all layers", "--tile-us")
-    number(costs, _COSTS.row_us, "microseconds to move a row in all layers", "--row-us")
+    moves = parser.add_argument_group("migration")
+    _add_rule(moves)
+    tile, row = "microseconds to read a subblock in all layers", "microseconds to move a row in all"
+    number(moves, _COSTS.tile_us, tile, "--tile-cost-us")
+    number(moves, _COSTS.row_us, row, "--row-cost-us")
 
 
 def _default(function: Any, name: str) -> Any:

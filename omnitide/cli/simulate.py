@@ -17,7 +17,7 @@ from rich.text import Text
 
 from omnitide.cli.request import RETENTION_OPTIONS
 from omnitide.cli.terminal import PlainConsole, printable, write_words
-from omnitide.config import DEFAULTS, RetentionConfig, family_retention
+from omnitide.config import DEFAULTS, MigrationConfig, RetentionConfig, family_retention
 from omnitide.errors import ConfigError
 from omnitide.layouts import LAYOUTS
 from omnitide.policies import POLICIES
@@ -40,7 +40,7 @@ class Plan:
         stream: Units.
         choices: Policies and layouts, one row each.
         config: Watermarks and budgets.
-        max_kv_size, costs: As in `simulate`.
+        max_kv_size, costs, migration: As in `simulate`.
     """
 
     stream: Stream
@@ -48,6 +48,7 @@ class Plan:
     config: RetentionConfig
     max_kv_size: int | None
     costs: Costs
+    migration: MigrationConfig
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -105,7 +106,8 @@ def read_plan(options: argparse.Namespace) -> Plan:
         _choices(options, policy, layout),
         config,
         size,
-        Costs(options.tile_us, options.row_us),
+        Costs(options.tile_cost_us, options.row_cost_us),
+        MigrationConfig(options.accept, options.span_pages),
     )
 
 
@@ -157,6 +159,7 @@ def _simulate_all(
                 plan.config,
                 max_kv_size=plan.max_kv_size,
                 costs=plan.costs,
+                migration=plan.migration,
                 timeline=timeline,
                 progress=partial(_advance, progress, task),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omnitide import acceptance
 from omnitide.errors import ConfigError
 from omnitide.pages import SUBBLOCK_SIZE
 
@@ -18,7 +19,7 @@ PASSES_OF_A_COPY = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(acceptance.Costs):
     """What attention and migration pay, all layers together.
 
     The defaults count bytes: attention reads each active subblock once a forward pass, a migration

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from omnitide.acceptance import Acceptance, Always
+from omnitide.acceptance import Acceptance, Always, make_acceptance
 from omnitide.capacity import Capacity, plan_capacity
-from omnitide.config import RetentionConfig
+from omnitide.config import MigrationConfig, RetentionConfig
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
 from omnitide.layouts import Layout, make_layout
@@ -50,7 +50,12 @@ class Simulator:
     """
 
     def __init__(
-        self, policy: RetentionPolicy, layout: Layout, config: RetentionConfig, capacity: Capacity
+        self,
+        policy: RetentionPolicy,
+        layout: Layout,
+        config: RetentionConfig,
+        capacity: Capacity,
+        acceptance: Acceptance | None = None,
     ) -> None:
         """Begin with an empty history.
 
@@ -63,7 +68,7 @@ class Simulator:
                 f"{MOST_TOKENS:,} are simulated; lower --high-watermark or --max-kv-size"
             )
         self.policy, self.layout, self.config, self.capacity = policy, layout, config, capacity
-        self.acceptance: Acceptance = Always()
+        self.acceptance = acceptance or Always()
         self.history, self.table = History(), PageTable(capacity.pages)
         # Layouts for comparison that never fill a hole, and so outgrow any bound.
         self._loses_holes = bool(getattr(layout, "simulated", False))
@@ -143,6 +148,7 @@ def simulate(
     *,
     max_kv_size: int | None = None,
     costs: Costs | None = None,
+    migration: MigrationConfig | None = None,
     timeline: Timeline | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> SimulationResult:
@@ -153,7 +159,8 @@ def simulate(
         policy, layout: Names of `POLICIES` and `LAYOUTS`.
         config: Watermarks and budgets; the defaults if None.
         max_kv_size: Tokens that the pools may hold; lowers the watermarks.
-        costs: For the estimates of time.
+        costs: For the estimates of time, and for the rule "cost".
+        migration: The rule by which moves are accepted; the layout's own if None.
         timeline: Filled with the course of it, which takes time of its own.
         progress: Called with the number of units that are done.
 
@@ -176,8 +183,15 @@ def simulate(
         stream.reply,
         max_kv_size,
     )
-    run = Simulator(chosen, make_layout(layout), config, capacity)
-    course = _Course(run, costs or Costs(), timeline)
+    paid, rule = costs or Costs(), migration or MigrationConfig()
+    run = Simulator(
+        chosen,
+        make_layout(layout, rule.span_pages),
+        config,
+        capacity,
+        make_acceptance(rule, config.high_watermark, lambda: paid),
+    )
+    course = _Course(run, paid, timeline)
     for done, unit in enumerate(stream.units()):
         course.step(unit)
         if progress is not None:

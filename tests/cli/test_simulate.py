@@ -93,7 +93,7 @@ def test_options_reach_the_simulation(rows: Callable[..., Any]) -> None:
     (bounded,) = rows("--max-kv-size", 3008)
     assert bounded["capacity_pages"] == 47
     assert bounded["high_watermark"] < 2500
-    (dear,) = rows("--tile-us", 23.6)
+    (dear,) = rows("--tile-cost-us", 23.6)
     assert dear["attention_ms"] == pytest.approx(2 * plain["attention_ms"], abs=2e-3)
     assert rows("--seed", 1)[0]["tokens_seen"] != plain["tokens_seen"]
 
@@ -164,8 +164,8 @@ BAD = [
     (("--max-kv-size", 0), "--max-kv-size must be at least 1"),
     (("--max-kv-size", 500), "too small"),
     (("--policy", "full", "--max-kv-size", 3000), "capacity leaves"),
-    (("--tile-us", -1), "tile_us must be at least 0"),
-    (("--row-us", "nan"), "row_us must be at least 0"),
+    (("--tile-cost-us", -1), "tile_us must be at least 0"),
+    (("--row-cost-us", "nan"), "row_us must be at least 0"),
     (("--plot", "picture.pdf"), "must end in .png or .svg"),
     (("--plot", "nowhere/a.png"), "can't write"),
     (("--trace", "absent.jsonl"), "must be an existing file"),
