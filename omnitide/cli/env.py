@@ -97,9 +97,9 @@ def _show(
         console.print(Text(f"{info.name}: {state}{taken}", style="bold"))
         if info.available:
             libraries = ", ".join(f"{name} {number}" for name, number in info.versions.items())
-            console.print(f"  device  {info.device}", soft_wrap=True)
-            console.print(f"  with    {libraries}", soft_wrap=True)
+            console.print(f"  device  {info.device}", soft_wrap=not console.is_terminal)
+            console.print(f"  with    {libraries}", soft_wrap=not console.is_terminal)
         dtypes = [f"{d} (default)" if d == info.default_dtype else d for d in info.dtypes]
-        console.print(f"  dtypes  {', '.join(dtypes)}", soft_wrap=True)
+        console.print(f"  dtypes  {', '.join(dtypes)}", soft_wrap=not console.is_terminal)
         if info.note:
-            console.print(f"  note    {info.note}", soft_wrap=True)
+            console.print(f"  note    {info.note}", soft_wrap=not console.is_terminal)

@@ -20,6 +20,7 @@ from omnitide.errors import OmnitideError
 from omnitide.follow import follow
 from omnitide.loading import load
 from omnitide.media.stream import MediaStream
+from omnitide.policies import POLICIES
 from omnitide.response import Update
 from omnitide.session import Session
 from omnitide.simulation.trace import TraceWriter
@@ -83,7 +84,14 @@ def _open_session(request: Request) -> Session:
             f"--policy {request.policy} needs attention scores, which kernels don't give: every "
             "pass computes them a second time",
         )
-    used = session.retention
+    used, unit = session.retention, model.largest_media_unit(request.media)
+    if POLICIES[request.policy].bounded and unit > used.low_watermark:
+        say(
+            "note",
+            f"a unit of the stream may have {unit:,} tokens, more than the low watermark of "
+            f"{used.low_watermark:,}: only the newest stays; raise --low-watermark and "
+            "--high-watermark, or lower --max-pixels or --chunk-seconds",
+        )
     if used != wanted:
         say(
             "note",

@@ -132,13 +132,13 @@ def cost_of(
 def _show(console: Console, options: argparse.Namespace, costs: list[Cost]) -> None:
     console.print("Families")
     for name, words in supported().items():
-        console.print(f"  {name}  {words}", soft_wrap=True)
+        console.print(f"  {name}  {words}", soft_wrap=not console.is_terminal)
     sound = "no sound" if options.no_audio else "sound"
     console.print()
     console.print(
         f"A stream of {options.width} x {options.height} pixels (at most {options.max_pixels:,} "
-        f"are kept), {options.fps:g} frames a second, {sound}, {options.chunk_seconds:g} s a unit",
-        soft_wrap=True,
+        f"are kept), {options.fps:g} fps, {sound}, {options.chunk_seconds:g} s a unit",
+        soft_wrap=not console.is_terminal,
     )
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="dim")
@@ -146,6 +146,8 @@ def _show(console: Console, options: argparse.Namespace, costs: list[Cost]) -> N
         grid.add_column(justify="right")
     grid.add_row("checkpoint", *(cost.name for cost in costs))
     grid.add_row("parameters", *(f"{cost.parameters:,}" for cost in costs))
+    weights = [bytes_in_words(cost.parameters * ITEMSIZE) for cost in costs]
+    grid.add_row("weights in half precision", *weights)
     grid.add_row("tokens a unit", *(f"{cost.tokens_per_unit:,}" for cost in costs))
     grid.add_row("tokens a minute", *(f"{cost.tokens_per_minute:,}" for cost in costs))
     rows = {
@@ -159,5 +161,5 @@ def _show(console: Console, options: argparse.Namespace, costs: list[Cost]) -> N
     console.print(grid)
     console.print(
         f"KV in half precision; bounded at a high watermark of {options.high_watermark:,} tokens.",
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )

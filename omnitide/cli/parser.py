@@ -27,6 +27,7 @@ from omnitide.config import (
     RetentionConfig,
     SamplingConfig,
 )
+from omnitide.errors import ConfigError
 from omnitide.follow import DEFAULT_PROMPT
 from omnitide.layouts import LAYOUTS
 from omnitide.loading import load
@@ -52,13 +53,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         description="Run omni-modal models on a stream of video and sound, in flat memory.",
     )
     parser.add_argument("--version", action="version", version=f"omnitide {__version__}")
-    parser.set_defaults(command=lambda _: _print_help(parser))
+    parser.set_defaults(command=lambda _: _print_help(parser), program=parser.prog)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_generate(commands)
     _add_env(commands)
     _add_models(commands)
     _add_simulate(commands)
-    return parser.parse_args(argv)
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        names = " ".join(unknown)
+        raise ConfigError(f"unknown arguments: {names}; see {options.program} --help")
+    return options
 
 
 def _add_generate(commands: Any) -> None:
@@ -69,14 +74,18 @@ def _add_generate(commands: Any) -> None:
         "about it. With neither a model nor media, a tiny untrained model watches a synthetic "
         "clip. Replies go to stdout, everything else to stderr.",
     )
-    parser.set_defaults(command=_run_generate)
+    parser.set_defaults(program=parser.prog, command=_run_generate)
     text(parser, "NAME", "folder, or repository such as Qwen/Qwen2.5-Omni-3B", "--model")
     text(parser, "FILE", "film to follow: a file or a URL", "--video")
     text(parser, "FILE", "sound to follow; beside --video, instead of the film's", "--audio")
     texts(parser, "FILE", "still picture before the stream", "--image")
     text(parser, "FILE", "record the stream's units for omnitide simulate", "--trace")
     switch(parser, "print one JSON object instead of words and table", "--json")
-    switch(parser, "say more: each question, progress without a screen", "--verbose")
+    switch(
+        parser,
+        "say more: each question, and progress also where stderr is no terminal",
+        "--verbose",
+    )
     _add_questions(parser.add_argument_group("questions"))
     _add_sampling(parser.add_argument_group("sampling"))
     _add_history(parser.add_argument_group("history"))
@@ -87,7 +96,10 @@ def _add_generate(commands: Any) -> None:
 def _add_questions(group: Any) -> None:
     asked = f"question; - reads stdin ({stated(DEFAULT_PROMPT)})"
     texts(group, "TEXT", asked, "--prompt", "-p")
-    when = "when to ask, prompt by prompt; one prompt is asked each time (default: at the end)"
+    when = (
+        "when to ask, once the model has seen that far: prompt by prompt, or one prompt each "
+        "time (default: at the end)"
+    )
     texts(group, "SECONDS", when, "--ask-at", type=float)
     text(group, "TEXT", "system message (default: the model's)", "--system-prompt")
     _add_max_tokens(group)
@@ -99,7 +111,9 @@ def _add_sampling(group: Any) -> None:
     number(group, _SAMPLING.top_p, "share of probability drawn from; 1 is off", "--top-p")
     number(group, _SAMPLING.top_k, "likeliest tokens drawn from; 0 is off", "--top-k")
     number(group, _SAMPLING.min_p, "least share of the greatest probability; 0 is off", "--min-p")
-    group.add_argument("--seed", metavar="N", type=int, help="of the random numbers")
+    group.add_argument(
+        "--seed", metavar="N", type=int, help="of the random numbers, to get the same reply again"
+    )
 
 
 def _add_history(group: Any) -> None:
@@ -178,7 +192,7 @@ def _add_env(commands: Any) -> None:
         help="show versions, backends and devices",
         description="Show versions and devices, and of each backend whether it can be used.",
     )
-    parser.set_defaults(command=_run_env)
+    parser.set_defaults(program=parser.prog, command=_run_env)
     switch(parser, "print one JSON object", "--json")
 
 
@@ -189,7 +203,7 @@ def _add_models(commands: Any) -> None:
         description="Show the supported model families and checkpoints, and for a picture size, "
         "frame rate and sound the tokens of a unit and a minute and the memory they take.",
     )
-    parser.set_defaults(command=_run_models)
+    parser.set_defaults(program=parser.prog, command=_run_models)
     number(parser, 1920, "pixels of the film", "--width")
     number(parser, 1080, "pixels of the film", "--height")
     switch(parser, "a film without sound", "--no-audio")
@@ -208,7 +222,8 @@ def _add_simulate(commands: Any) -> None:
         "what they keep, where it lies, what is moved and what that costs.",
     )
     policy, layout = _default(Session, "policy"), _default(Session, "layout")
-    parser.set_defaults(command=_run_simulate, default_policy=policy, default_layout=layout)
+    parser.set_defaults(program=parser.prog, command=_run_simulate)
+    parser.set_defaults(default_policy=policy, default_layout=layout)
     shapes = f"kind of stream: {', '.join(SHAPES)} ({stated(DEFAULT_SHAPE)})"
     parser.add_argument("--shape", metavar="NAME", choices=tuple(SHAPES), help=shapes)
     text(

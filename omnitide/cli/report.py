@@ -10,6 +10,7 @@ from rich.text import Text
 
 from omnitide.cli.terminal import printable
 from omnitide.cli.transcript import Transcript
+from omnitide.policies import POLICIES
 from omnitide.response import SessionStats
 
 
@@ -44,10 +45,8 @@ def table(stats: SessionStats, trained: bool) -> Table:
 def _rows(stats: SessionStats, trained: bool) -> Iterator[tuple[str, str]]:
     yield "model", stats.model if trained else f"{stats.model} (untrained, random weights)"
     yield "backend", stats.backend
-    yield (
-        "policy",
-        f"{stats.policy}, watermarks {stats.high_watermark:,} and {stats.low_watermark:,}",
-    )
+    marks = f", watermarks {stats.high_watermark:,} and {stats.low_watermark:,}"
+    yield "policy", stats.policy + (marks if POLICIES[stats.policy].bounded else ", never cut")
     yield "units", f"{stats.units:,}"
     yield (
         "tokens",
@@ -62,14 +61,15 @@ def _rows(stats: SessionStats, trained: bool) -> Iterator[tuple[str, str]]:
     )
     yield "KV memory", _memory(stats)
     yield "update", f"{stats.update_ms_p50:,.1f} ms median, {stats.update_ms_p95:,.1f} ms p95"
-    yield "decoding", f"{stats.decode_tokens_per_s:,.1f} tokens/s"
+    if stats.decode_tokens_per_s:
+        yield "decoding", f"{stats.decode_tokens_per_s:,.1f} tokens/s"
     yield "peak memory", bytes_in_words(stats.peak_memory_bytes)
 
 
 def _memory(stats: SessionStats) -> str:
     held, full = stats.physical_kv_bytes, stats.full_kv_bytes
-    text = f"{bytes_in_words(held)} held, {bytes_in_words(full)} for the full history"
-    return f"{text} ({full / held:.2f} times)" if held else text
+    text = f"{bytes_in_words(held)} of pools, {bytes_in_words(full)} for the full history"
+    return f"{text} ({full / held:.1f} times)" if full > held > 0 else text
 
 
 def bytes_in_words(count: float) -> str:
