@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnitide.history import History
-from omnitide.migration import Footprint, MigrationPlan, cut_cells, plan_tile_mode, simulate
+from omnitide.migration import (
+    Footprint,
+    MigrationPlan,
+    cut_cells,
+    plan_tile_mode,
+    rounds,
+    simulate,
+)
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
 from omnitide.units import CELL, UnitBuilder, UnitKind
 
@@ -211,3 +218,43 @@ def test_a_footprint_is_smaller_if_pages_or_subblocks_fall(
     pages: int, subblocks: int, span: int, smaller: bool
 ) -> None:
     assert Footprint(pages, subblocks, span).is_smaller(Footprint(4, 8, 640)) is smaller
+
+
+def carried_out(table: PageTable, plan: MigrationPlan) -> tuple[dict[int, int], int]:
+    """Where each live slot's payload ends, batch by batch, and the number of batches."""
+    payload = {slot: slot for slot in np.flatnonzero(table.live).tolist()}
+    batches = rounds(plan, table)
+    for source, destination in batches:
+        assert not set(destination.tolist()) & set(payload), "a live row was overwritten"
+        scratch = [payload.pop(slot) for slot in source.tolist()]
+        payload.update(zip(destination.tolist(), scratch, strict=True))
+    return {payload[slot]: slot for slot in payload}, len(batches)
+
+
+def test_a_shift_by_one_takes_few_rounds() -> None:
+    """Each of 299 rows waits for the one before; 84 slots are free to park in."""
+    table = PageTable(6)
+    table.take(np.arange(1, 300, dtype=np.int32), PageClass.MIXED)
+    source = np.arange(1, 300, dtype=np.int32)
+    ends, count = carried_out(table, simulate(table, source, source - 1))
+    assert ends == {slot: slot - 1 for slot in range(1, 300)}
+    assert count <= 2 * -(-299 // 84)
+
+
+def test_cycles_need_one_free_slot() -> None:
+    table = PageTable(1)
+    table.take(np.arange(63, dtype=np.int32), PageClass.MIXED)
+    source = np.arange(63, dtype=np.int32)
+    ends, _ = carried_out(table, simulate(table, source, np.roll(source, 1)))
+    assert ends == {slot: (slot - 1) % 63 for slot in range(63)}
+    table.take(np.array([63], np.int32), PageClass.MIXED)
+    with pytest.raises(ValueError, match="a cycle of moves needs a free slot"):
+        rounds(simulate(table, source[:2], source[1::-1]), table)
+
+
+def test_moves_to_free_slots_are_one_round() -> None:
+    table = PageTable(2)
+    table.take(np.arange(64, 70, dtype=np.int32), PageClass.MIXED)
+    plan = simulate(table, np.arange(64, 70, dtype=np.int32), np.arange(6, dtype=np.int32))
+    assert carried_out(table, plan)[1] == 1
+    assert rounds(simulate(table, plan.arrays()[0][:0], plan.arrays()[1][:0]), table) == []
