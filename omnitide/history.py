@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from omnitide.growing import append_rows
 from omnitide.pages import Slots
 from omnitide.positions import lay_out
+from omnitide.runs import run_lengths, run_starts
 from omnitide.units import AXES, CELL, Cells, Modality, Role, Span, Unit, UnitKind, spans_of
 
 OF_TEXT = (UnitKind.TEXT, UnitKind.PROMPT, UnitKind.REPLY)
@@ -130,7 +131,7 @@ class History:
         old, starts = self.cells, self.unit_starts()
         if len(mask) != len(old):
             raise ValueError(f"[history] a mask of {len(mask)} for {len(old)} cells")
-        lengths = np.diff(starts, append=len(old))
+        lengths = run_lengths(starts, len(old))
         kept = np.add.reduceat(mask, starts, dtype=np.int64) if len(starts) else lengths
         changed = np.flatnonzero(kept != lengths)
         left = set(old["unit"][starts[kept > 0]].tolist())
@@ -190,10 +191,7 @@ class History:
         """Index of the first cell of each unit that has cells, shape (num_units_with_cells,)."""
         if self._starts is not None:
             return self._starts
-        unit = self.cells["unit"]
-        if len(unit) == 0:
-            return np.empty(0, np.int64)
-        return np.concatenate([[0], np.flatnonzero(unit[1:] != unit[:-1]) + 1])
+        return run_starts(self.cells["unit"])
 
     def records(self) -> list[UnitRecord]:
         """Records of the units that have cells, in the order of `unit_starts`."""

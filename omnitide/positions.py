@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from omnitide.runs import run_lengths, run_starts
 from omnitide.units import AXES, Cells
 
 
@@ -28,15 +29,13 @@ def lay_out(cells: Cells, start: int = 0) -> tuple[NDArray[np.int32], int]:
     """
     if len(cells) == 0:
         return np.empty((0, AXES), np.int32), start
-    unit, step = cells["unit"], cells["step"]
-    changed = (unit[1:] != unit[:-1]) | (step[1:] != step[:-1])
-    first = np.concatenate([[0], np.flatnonzero(changed) + 1])
+    first = run_starts(cells["step"], cells["unit"])
     offset = cells["offset"]
     # Column by column: a reduction along an axis of three takes twenty times as long.
     reach = np.maximum(np.maximum(offset[:, 0], offset[:, 1]), offset[:, 2]) + 1
     extent = np.maximum.reduceat(np.where(cells["advances"], reach, 0), first)
     extent = np.where(extent > 0, extent, np.maximum.reduceat(reach, first))
     stops = start + np.cumsum(extent)
-    lengths = np.diff(np.append(first, len(cells)))
+    lengths = run_lengths(first, len(cells))
     base = np.repeat(stops - extent, lengths)
     return (base[:, None] + offset).astype(np.int32), int(stops[-1])

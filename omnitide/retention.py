@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from omnitide.config import RetentionConfig
 from omnitide.history import History
+from omnitide.runs import run_lengths
 from omnitide.units import Cells, Unit, UnitKind
 
 Mask = NDArray[np.bool_]
@@ -156,7 +157,7 @@ def protected_units(history: History) -> Mask:
 
 def protected(history: History) -> Mask:
     """Cells that no policy may drop: the system prefix and a unit that is still open."""
-    lengths = np.diff(history.unit_starts(), append=len(history))
+    lengths = run_lengths(history.unit_starts(), len(history))
     return np.repeat(protected_units(history), lengths)
 
 

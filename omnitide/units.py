@@ -15,6 +15,8 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from omnitide.runs import run_lengths, run_starts
+
 
 class Modality(IntEnum):
     """What a token stands for. Values are stored in `CELL["modality"]`."""
@@ -98,17 +100,13 @@ class Unit:
 
 def span_starts(cells: Cells) -> NDArray[np.int64]:
     """Index of the first cell of each span, over any run of units. Shape (num_spans,)."""
-    if len(cells) == 0:
-        return np.empty(0, np.int64)
-    unit, span = cells["unit"], cells["span"]
-    changed = (unit[1:] != unit[:-1]) | (span[1:] != span[:-1])
-    return np.concatenate([[0], np.flatnonzero(changed) + 1])
+    return run_starts(cells["span"], cells["unit"])
 
 
 def span_ranks(cells: Cells) -> NDArray[np.int64]:
     """Place of each cell in its span as it now stands, from 0. Shape (num_cells,)."""
     starts = span_starts(cells)
-    lengths = np.diff(np.append(starts, len(cells)))
+    lengths = run_lengths(starts, len(cells))
     return np.arange(len(cells)) - np.repeat(starts, lengths)
 
 

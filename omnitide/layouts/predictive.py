@@ -14,6 +14,7 @@ from omnitide.history import History
 from omnitide.migration import MigrationPlan, cut_cells, plan_tile_mode, simulate
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable, Slots
 from omnitide.retention import Fate, Fates
+from omnitide.runs import run_lengths
 from omnitide.units import UnitKind
 
 FEW = 24
@@ -76,7 +77,7 @@ def _strays(table: PageTable, history: History) -> Slots:
     units still have in recent-context. Only subblocks that hold nothing else count.
     """
     starts = history.unit_starts()
-    lengths = np.diff(starts, append=len(history))
+    lengths = run_lengths(starts, len(history))
     whole = lengths == np.array([u.length for u in history.records()])
     cut = np.flatnonzero(~whole)
     if len(cut) == 0:

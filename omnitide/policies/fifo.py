@@ -7,6 +7,7 @@ import numpy as np
 from omnitide.config import RetentionConfig
 from omnitide.history import History
 from omnitide.retention import Mask, Mass, protected
+from omnitide.runs import run_lengths
 from omnitide.units import Cells
 
 
@@ -21,7 +22,7 @@ class UnitFifo:
         """The system prefix and the newest units."""
         held = protected(history)
         starts = history.unit_starts()
-        lengths = np.diff(np.append(starts, len(history)))
+        lengths = run_lengths(starts, len(history))
         # Tokens left once this unit and all droppable ones before it are gone.
         droppable = ~held[starts]
         droppable[-1] = False

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from omnitide.config import RetentionConfig
 from omnitide.history import OF_TEXT, History, UnitRecord
 from omnitide.retention import Fate, Fates, Mask, Mass, protected_units
+from omnitide.runs import run_lengths
 from omnitide.units import Cells, Modality, Role, Unit, span_ranks
 
 
@@ -30,7 +31,7 @@ class OmniPick:
     def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
         """Which cells stay; see the module."""
         starts, records = history.unit_starts(), history.records()
-        lengths = np.diff(starts, append=len(history))
+        lengths = run_lengths(starts, len(history))
         held = protected_units(history)
         whole = held | _recent(lengths, held, config)
         keep, kept = np.ones(len(history), np.bool_), lengths.copy()

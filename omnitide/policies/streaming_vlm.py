@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from omnitide.config import RetentionConfig
 from omnitide.history import History
 from omnitide.retention import Mask, Mass, protected
+from omnitide.runs import run_lengths
 from omnitide.units import Cells, Modality, Role, UnitKind
 
 
@@ -34,7 +35,7 @@ class StreamingVLM:
     def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
         """Which cells stay; see the module."""
         starts = history.unit_starts()
-        lengths = np.diff(np.append(starts, len(history)))
+        lengths = run_lengths(starts, len(history))
         held = protected(history)
         is_media, seconds = _media_units(history, starts)
         seen = _pictures_and_sound(history.cells, np.repeat(is_media, lengths))
