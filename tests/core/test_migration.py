@@ -232,13 +232,17 @@ def carried_out(table: PageTable, plan: MigrationPlan) -> tuple[dict[int, int], 
 
 
 def test_a_shift_by_one_takes_few_rounds() -> None:
-    """Each of 299 rows waits for the one before; 84 slots are free to park in."""
+    """Each of 299 rows waits for the one before; 84 slots are free to park in.
+
+    One by one it would take 299 rounds. Parking takes two for each 84 rows, and up to one more for
+    rows whose place was still held when theirs came up.
+    """
     table = PageTable(6)
     table.take(np.arange(1, 300, dtype=np.int32), PageClass.MIXED)
     source = np.arange(1, 300, dtype=np.int32)
     ends, count = carried_out(table, simulate(table, source, source - 1))
     assert ends == {slot: slot - 1 for slot in range(1, 300)}
-    assert count <= 2 * -(-299 // 84)
+    assert count <= 3 * -(-299 // 84)
 
 
 def test_cycles_need_one_free_slot() -> None:
