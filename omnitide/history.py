@@ -28,9 +28,12 @@ def _no_cells() -> Cells:
     return np.empty(0, CELL)
 
 
+_TEXT, _BOUNDARY = int(Modality.TEXT), int(Role.BOUNDARY)
+
+
 def _words(unit: Unit) -> int:
     modality, role = unit.cells["modality"], unit.cells["role"]
-    return int(np.count_nonzero((modality == Modality.TEXT) & (role != Role.BOUNDARY)))
+    return int(np.count_nonzero((modality == _TEXT) & (role != _BOUNDARY)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ class History:
         starts = self.unit_starts()
         if more and (count == 0 or self.cells["unit"][-1] != record.id):
             starts = np.append(starts, count)
-        words = _words(unit)
+        words = record.words - (self.units[-1].words if next_unit == self.next_unit else 0)
         return replace(
             self,
             units=units,

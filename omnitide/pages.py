@@ -34,6 +34,10 @@ class PageClass(IntEnum):
     MIXED = 4  # layouts that don't sort by retention
 
 
+# Members looked up once: on Python 3.11 each look-up in the class costs as much as a small array.
+_FREE, _MIXED = PageClass.FREE, PageClass.MIXED
+
+
 class PageTable:
     """Slots of a pool of `num_pages` pages."""
 
@@ -150,7 +154,7 @@ class PageTable:
             return np.empty(0, np.int32)
         self.check_free(count)
         page, row = self.cursors.get((page_class, lane), (-1, PAGE_SIZE))
-        free_pages = np.flatnonzero(self.page_class == PageClass.FREE)
+        free_pages = np.flatnonzero(self.page_class == _FREE)
         needed = -(-max(count - (PAGE_SIZE - row), 0) // PAGE_SIZE)
         chosen = free_pages[:needed]
         head = page * PAGE_SIZE + np.arange(row, min(PAGE_SIZE, row + count))
@@ -177,7 +181,7 @@ class PageTable:
         self.check_free(count)
         free = np.flatnonzero(~self.live)
         classes = self.page_class[free // PAGE_SIZE]
-        rank = np.where(classes == page_class, 0, np.where(classes == PageClass.FREE, 1, 2))
+        rank = np.where(classes == page_class, 0, np.where(classes == _FREE, 1, 2))
         slots = free[np.argsort(rank, kind="stable")[:count]].astype(np.int32)
         self.take(slots, page_class)
         return slots
@@ -190,7 +194,7 @@ class PageTable:
         """
         self.check_free(count)
         slots = np.flatnonzero(~self.live)[:count].astype(np.int32)
-        self.take(slots, PageClass.MIXED)
+        self.take(slots, _MIXED)
         return slots
 
     def spare(self, page_class: PageClass) -> Slots:
@@ -212,7 +216,7 @@ class PageTable:
         self.live[source] = False
         self.live[destination] = True
         pages, first = np.unique(destination // PAGE_SIZE, return_index=True)
-        free = self.page_class[pages] == PageClass.FREE
+        free = self.page_class[pages] == _FREE
         self.page_class[pages[free]] = classes[first[free]]
         self._free_empty_pages()
         self._drop_used_cursors()
@@ -233,7 +237,7 @@ class PageTable:
                 f"[pages] {len(slots)} cells, {distinct} distinct slots, {self.num_live} live"
             )
         empty = self.occupancy() == 0
-        wrong = np.flatnonzero(empty != (self.page_class == PageClass.FREE))
+        wrong = np.flatnonzero(empty != (self.page_class == _FREE))
         if len(wrong):
             raise IntegrityError(f"[pages] class contradicts contents of pages {wrong.tolist()}")
         for (page_class, lane), (page, row) in self.cursors.items():
@@ -245,10 +249,10 @@ class PageTable:
     def _occupy(self, slots: Slots, page_class: PageClass) -> None:
         self.live[slots] = True
         pages = slots // PAGE_SIZE
-        self.page_class[pages[self.page_class[pages] == PageClass.FREE]] = page_class
+        self.page_class[pages[self.page_class[pages] == _FREE]] = page_class
 
     def _free_empty_pages(self) -> None:
-        self.page_class[~_any(self.live, PAGE_SIZE)] = PageClass.FREE
+        self.page_class[~_any(self.live, PAGE_SIZE)] = _FREE
         self._drop_used_cursors()
 
     def _drop_used_cursors(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,8 +132,7 @@ class RetentionPolicy(Protocol):
         ...
 
 
-@runtime_checkable
-class Foreseeing(Protocol):
+class Foreseeing(RetentionPolicy, Protocol):
     """A policy whose foresight depends on what the history holds already."""
 
     def foresee(self, unit: Unit, history: History, config: RetentionConfig) -> Fates:
@@ -145,8 +144,9 @@ def foresee(
     policy: RetentionPolicy, unit: Unit, history: History, config: RetentionConfig
 ) -> Fates:
     """What a policy expects of a unit about to be appended to a history; for `Layout.place`."""
-    if isinstance(policy, Foreseeing):
-        return policy.foresee(unit, history, config)
+    # By name: to ask whether it is an instance of a protocol takes a tenth of the whole update.
+    if hasattr(policy, "foresee"):
+        return cast(Foreseeing, policy).foresee(unit, history, config)
     return policy.survivors(unit.cells, config)
 
 

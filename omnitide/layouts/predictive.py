@@ -20,6 +20,8 @@ from omnitide.units import UnitKind
 FEW = 24
 """Strays are gathered from subblocks that hold at most this many cells."""
 
+_LEAVES, _STAYS, _LASTS, _MAY_STAY = (int(fate) for fate in Fate)
+
 
 class Predictive:
     """Rings of pages by expected fate; tile mode only for what prediction did not foresee.
@@ -40,18 +42,22 @@ class Predictive:
         # Checked for all rings at once: nothing is taken unless all fits.
         table.check_free(len(survivors))
         slots = np.empty(len(survivors), np.int32)
-        lasting = survivors == Fate.LASTS
-        slots[lasting] = table.holes(int(np.count_nonzero(lasting)), PageClass.MUST_KEEP)
-        staying = np.flatnonzero(survivors == Fate.STAYS)
-        spare = table.spare(PageClass.MUST_KEEP)[: len(staying)]
-        table.take(spare, PageClass.MUST_KEEP)
-        slots[staying[: len(spare)]] = spare
-        rest = staying[len(spare) :]
-        slots[rest] = table.ring(len(rest), PageClass.SELECTED_HISTORY)
-        maybe = survivors == Fate.MAY_STAY
-        slots[maybe] = table.ring(int(np.count_nonzero(maybe)), PageClass.SELECTED_HISTORY, 1)
-        leaving = survivors == Fate.LEAVES
-        slots[leaving] = table.ring(int(np.count_nonzero(leaving)), PageClass.RECENT_CONTEXT)
+        lasting, staying, maybe, leaving = (
+            (survivors == fate).nonzero()[0] for fate in (_LASTS, _STAYS, _MAY_STAY, _LEAVES)
+        )
+        if len(lasting):
+            slots[lasting] = table.holes(len(lasting), PageClass.MUST_KEEP)
+        if len(staying):
+            spare = table.spare(PageClass.MUST_KEEP)[: len(staying)]
+            if len(spare):
+                table.take(spare, PageClass.MUST_KEEP)
+                slots[staying[: len(spare)]] = spare
+            rest = staying[len(spare) :]
+            slots[rest] = table.ring(len(rest), PageClass.SELECTED_HISTORY)
+        if len(maybe):
+            slots[maybe] = table.ring(len(maybe), PageClass.SELECTED_HISTORY, 1)
+        if len(leaving):
+            slots[leaving] = table.ring(len(leaving), PageClass.RECENT_CONTEXT)
         return slots
 
     def plan(self, table: PageTable, history: History) -> MigrationPlan | None:

@@ -20,6 +20,10 @@ from omnitide.retention import Fate, Fates, Mask, Mass, protected_units
 from omnitide.runs import run_lengths
 from omnitide.units import Cells, Modality, Role, Unit, span_ranks
 
+# As plain numbers: on Python 3.11 to look a member up costs as much as to compare a small array.
+_TEXT, _IMAGE, _AUDIO = int(Modality.TEXT), int(Modality.IMAGE), int(Modality.AUDIO)
+_BOUNDARY, _SOURCE_IMAGE = int(Role.BOUNDARY), int(Role.SOURCE_IMAGE)
+
 
 class OmniPick:
     """Sinks of older units, recent units whole."""
@@ -70,7 +74,7 @@ class OmniPick:
 
 
 def _is_content_text(cells: Cells) -> Mask:
-    mask: Mask = (cells["modality"] == Modality.TEXT) & (cells["role"] != Role.BOUNDARY)
+    mask: Mask = (cells["modality"] == _TEXT) & (cells["role"] != _BOUNDARY)
     return mask
 
 
@@ -84,10 +88,10 @@ def _sinks(cells: Cells, config: RetentionConfig) -> Mask:
     """What an older unit keeps beside its text."""
     rank, modality, role = span_ranks(cells), cells["modality"], cells["role"]
     mask: Mask = (
-        (role == Role.BOUNDARY)
-        | (role == Role.SOURCE_IMAGE)
-        | ((modality == Modality.IMAGE) & (rank < config.image_sink))
-        | ((modality == Modality.AUDIO) & (rank < config.audio_sink))
+        (role == _BOUNDARY)
+        | (role == _SOURCE_IMAGE)
+        | ((modality == _IMAGE) & (rank < config.image_sink))
+        | ((modality == _AUDIO) & (rank < config.audio_sink))
     )
     return mask
 
