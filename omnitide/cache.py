@@ -99,6 +99,12 @@ class BoundedCache:
         )
 
     @property
+    def capacity_tokens(self) -> int:
+        """Tokens that the history can hold; for an unbounded policy, that the pools hold now."""
+        bound = self.capacity.tokens
+        return len(self.state.table.live) if bound is None else bound
+
+    @property
     def history(self) -> History:
         """The committed history."""
         return self.state.history

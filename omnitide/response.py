@@ -72,7 +72,7 @@ class Update:
 class SessionStats:
     """Figures of a session; the keys of `omnitide generate --json` beside the replies.
 
-    Latencies are of the latest updates (`session.LATENCIES` of them). Bytes of the full history are
+    Latencies are of the latest updates (`figures.LATENCIES` of them). Bytes of the full history are
     what K and V of all tokens seen would take.
     """
 

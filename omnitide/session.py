@@ -8,7 +8,6 @@ the conversation stays well formed whichever units a policy drops.
 from __future__ import annotations
 
 import time as clock
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +27,7 @@ from omnitide.config import (
 )
 from omnitide.detokenizer import Detokenizer
 from omnitide.errors import ConfigError, SessionError
+from omnitide.figures import Figures
 from omnitide.layouts import check_servable, make_layout
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, OmniModel
@@ -35,9 +35,6 @@ from omnitide.policies import make_policy
 from omnitide.response import GenerationResponse, SessionStats, Update
 from omnitide.sampling import Sampler, log_softmax
 from omnitide.units import UnitKind
-
-LATENCIES = 4096
-"""Updates whose latency is remembered for the percentiles."""
 
 SMALLEST_UNIT_ROOM = 512
 """Room for a unit of text where media units are smaller."""
@@ -88,9 +85,7 @@ class Session:
         self.max_tokens = max_tokens
         self.max_kv_size = max_kv_size
         self._policy = make_policy(policy)
-        self._latencies: deque[float] = deque(maxlen=LATENCIES)
-        self._generated = 0
-        self._decode_seconds = 0.0
+        self._figures = Figures()
         self._stop = False
         self._run = model.backend.run
         media = media or model.media
@@ -126,8 +121,7 @@ class Session:
     @property
     def capacity_tokens(self) -> int:
         """Tokens that the history can hold; for an unbounded policy, that the pools hold now."""
-        bound = self.cache.capacity.tokens
-        return len(self.cache.state.table.live) if bound is None else bound
+        return self.cache.capacity_tokens
 
     def append_media(self, chunk: MediaChunk) -> Update:
         """Let the model see and hear one chunk of the stream.
@@ -180,32 +174,7 @@ class Session:
 
     def stats(self) -> SessionStats:
         """Figures as of now."""
-        state, spec, backend = self.cache.state, self.model.spec, self.model.backend
-        latencies = np.array(self._latencies or [0.0]) * 1e3
-        p50, p95 = np.percentile(latencies, [50, 95])
-        itemsize = {"float64": 8, "float32": 4}.get(backend.dtype, 2)
-        return SessionStats(
-            units=state.history.next_unit,
-            tokens_seen=state.history.tokens_seen,
-            tokens_kept=len(state.history),
-            capacity_tokens=self.capacity_tokens,
-            evictions=state.evictions,
-            rows_moved=state.rows_moved,
-            active_pages=state.table.active_pages,
-            active_subblocks=state.table.active_subblocks,
-            physical_span=state.table.physical_span,
-            physical_kv_bytes=self.cache.pools.nbytes,
-            full_kv_bytes=state.history.tokens_seen * spec.kv_bytes_per_token(itemsize),
-            update_ms_p50=round(float(p50), 3),
-            update_ms_p95=round(float(p95), 3),
-            decode_tokens_per_s=round(self._generated / max(self._decode_seconds, 1e-9), 3),
-            peak_memory_bytes=backend.peak_memory(),
-            model=spec.name,
-            backend=backend.name,
-            policy=self._policy.name,
-            high_watermark=self.retention.high_watermark,
-            low_watermark=self.retention.low_watermark,
-        )
+        return self._figures.stats(self.cache)
 
     # -- on the backend's thread ----------------------------------------------------------------
 
@@ -218,7 +187,7 @@ class Session:
         self.cache.append(encoded, **changes)
         eviction = self.cache.evict()
         seconds = clock.perf_counter() - started
-        self._latencies.append(seconds)
+        self._figures.updated(seconds)
         state = self.cache.state
         return Update(
             time=self.time,
@@ -247,8 +216,7 @@ class Session:
             logits = self._run(self._feed, unit, token, last)
             elapsed = clock.perf_counter() - started
             seconds += elapsed
-            self._decode_seconds += elapsed
-            self._generated += 1
+            self._figures.decoded(elapsed)
             piece = ("" if ends else text.add(token)) + (text.flush() if last else "")
             history = self.cache.history
             yield GenerationResponse(
