@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from omnitide.acceptance import Costs
 from omnitide.backend import Backend
@@ -41,7 +41,7 @@ class Calibration:
 
     def __init__(self, backend: Backend, spec: ModelSpec, folder: Path | None = None) -> None:
         self._backend, self._spec = backend, spec
-        self._file = (folder or cache_folder()) / "costs.json"
+        self._file = (folder or user_cache_path("omnitide")) / "costs.json"
         self._costs: Costs | None = None
         self.note: str | None = None
 
@@ -110,15 +110,6 @@ def measure(backend: Backend, spec: ModelSpec) -> Costs:
     return Costs(max(tile, 0.0) * spec.num_layers, max(row, 0.0) * spec.num_layers)
 
 
-def cache_folder() -> Path:
-    """The user's folder for what can be made again."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    if given:
-        return Path(given) / "omnitide"
-    home = Path.home()
-    return (home / "Library/Caches" if sys.platform == "darwin" else home / ".cache") / "omnitide"
-
-
 def _step(slots: np.ndarray, queries: int, head_dim: int) -> Step:
     orders = np.arange(len(slots), dtype=np.int32)
     cos = np.ones((len(slots), head_dim // 2), np.float32)
@@ -142,7 +133,7 @@ def _read(file: Path) -> dict[str, object]:
     """All remembered costs; none if the file is missing or damaged."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

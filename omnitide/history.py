@@ -157,13 +157,14 @@ class History:
             cells["position"][stop:] += shift
             counter = self.next_position + shift
 
+        media = UnitKind.MEDIA
         history = replace(
             self,
             units=units,
             cells=cells,
             next_position=counter,
-            text_words=sum(u.words for u in units if u.kind in OF_TEXT),
-            media_words=sum(u.words for u in units if u.kind == UnitKind.MEDIA),
+            text_words=sum(u.words for u in units if u.words and u.kind in OF_TEXT),
+            media_words=sum(u.words for u in units if u.words and u.kind == media),
             _buffer=cells,
             _starts=_starts_of(kept[kept > 0]),
         )

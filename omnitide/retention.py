@@ -152,7 +152,8 @@ def foresee(
 
 def protected_units(history: History) -> Mask:
     """Of each unit with cells, whether no policy may drop its cells (see `protected`)."""
-    return np.array([u.kind == UnitKind.SYSTEM or u.open for u in history.records()], np.bool_)
+    system = UnitKind.SYSTEM
+    return np.array([u.kind is system or u.open for u in history.records()], np.bool_)
 
 
 def protected(history: History) -> Mask:

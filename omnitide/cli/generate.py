@@ -89,8 +89,8 @@ def _open_session(request: Request) -> Session:
         say(
             "note",
             f"a unit of the stream may have {unit:,} tokens, more than the low watermark of "
-            f"{used.low_watermark:,}: only the newest stays; raise --low-watermark and "
-            "--high-watermark, or lower --max-pixels or --chunk-seconds",
+            f"{used.low_watermark:,}; where it has, only the newest stays: raise --low-watermark "
+            "and --high-watermark, or lower --max-pixels or --chunk-seconds",
         )
     if used != wanted:
         say(

@@ -229,7 +229,7 @@ def _add_simulate(commands: Any) -> None:
     text(
         parser,
         "FILE",
-        "follow a stream that omnitide generate --trace recorded, with its settings",
+        "follow a stream that omnitide generate --trace recorded, under its policy and layout",
         "--trace",
     )
     number_or_none(parser, "units of the stream (default: 400, or all of a trace)", "--units")

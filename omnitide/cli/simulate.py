@@ -196,9 +196,11 @@ LABELS, COLUMN = 25, 14
 
 def _show(console: Console, plan: Plan, results: Sequence[SimulationResult]) -> None:
     first = results[0]
+    # Those of a policy that heeds them, where there is one: --max-kv-size may have lowered them.
+    cut = next((r for r in results if POLICIES[r.policy].bounded), first)
     title = (
         f"{first.shape}: {first.units:,} units, {first.tokens_seen:,} tokens; watermarks "
-        f"{first.high_watermark:,} and {first.low_watermark:,}"
+        f"{cut.high_watermark:,} and {cut.low_watermark:,}"
     )
     console.print(Text(printable(title)), soft_wrap=True)
     at_once = max((console.width - LABELS) // COLUMN, 1)

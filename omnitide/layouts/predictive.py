@@ -1,7 +1,7 @@
 """Predictive layout: what will survive is known when it is written, so it is written apart.
 
 Retention is structural: boundaries, sinks and text of a new unit are expected to stay, the rest to
-go (design section 6). Each fate fills its own ring of pages in stream order. Units leave oldest
+go. Each fate fills its own ring of pages in stream order. Units leave oldest
 first, so eviction empties whole pages and nearly nothing is left to move. Units of text that will
 outlast the cut ones lie behind the system prefix, where they disturb no ring.
 """

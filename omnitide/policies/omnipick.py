@@ -1,4 +1,4 @@
-"""OmniPick: retention by structure alone (paper section 5, design section 4).
+"""OmniPick: retention by structure alone (paper section 5).
 
 1. The system prefix and the most recent units are kept whole; so is a unit still open.
 2. Of older units, oldest first: boundary tokens, the first `image_sink` and `audio_sink` tokens of

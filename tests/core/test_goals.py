@@ -1,4 +1,4 @@
-"""The goals of design section 6: predictive placement on 400 units of every shape of stream.
+"""The goals of the layouts: predictive placement on 400 units of every shape of stream.
 
 Slots of active subblocks for each live cell at most 1.04; rows moved at most 0.5 % of what eager
 packing would move; pages at most those of the fullest history and six; none leaked.

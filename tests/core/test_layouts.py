@@ -1,4 +1,4 @@
-"""Layouts: where cells go, what is promoted, and the goals of design section 6 on whole streams."""
+"""Layouts: where cells go, what is promoted, and the goals on whole streams."""
 
 from __future__ import annotations
 

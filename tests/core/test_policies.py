@@ -1,6 +1,6 @@
 """Retention policies against a second, slow implementation, worked examples and properties.
 
-The slow ones are written from the paper's sections 5.1 and 7.1, design section 4 and what the
+The slow ones are written from the paper's sections 5.1 and 7.1 and what the
 published baselines do: lists of plain tokens, one decision at a time.
 """
 

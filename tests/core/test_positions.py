@@ -1,6 +1,6 @@
 """Positions: `lay_out` against a token-by-token twin and against the rules of TMRoPE.
 
-The twin follows design section 5: a step begins at the counter, its tokens lie at their offsets
+The twin follows docs/architecture.md: a step begins at the counter, its tokens lie at their offsets
 from there, and the counter moves on by one more than the largest offset that is kept.
 """
 
