@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from omnitide.acceptance import Costs
-from omnitide.calibration import NOMINAL, Calibration, cache_folder
+from omnitide.calibration import NOMINAL, Calibration
 
 
 def test_measured_once_and_remembered(
@@ -35,6 +36,7 @@ def test_measured_once_and_remembered(
         '{"KEY": {"tile_us": "1", "row_us": 1.0}}',
         '{"KEY": {"tile_us": -1.0, "row_us": 1.0}}',
         '{"KEY": {"tile_us": NaN, "row_us": 1.0}}',
+        pytest.param("[" * 200_000, id="nested"),
         '{"other": {"tile_us": 7.0, "row_us": 7.0}}',
     ],
 )
@@ -75,8 +77,11 @@ def test_a_folder_that_can_not_be_written_gives_a_note(
     assert "could not be kept" in costs.note
 
 
-def test_the_folder_follows_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system names the cache folder")
+def test_costs_are_kept_in_the_cache_folder_of_the_user(
+    model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "omnitide"
+    costs = Calibration(model.backend, model.spec)
+    model.backend.run(costs)
+    assert costs.key in (tmp_path / "omnitide" / "costs.json").read_text(encoding="utf-8")
