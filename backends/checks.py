@@ -47,12 +47,16 @@ def check_ints(op: str, name: str, values: ArrayLike, limit: int) -> NDArray[np.
     return array.astype(np.int64)
 
 
-def check_linear(x: Array, weight: Array, bias: Array | None) -> None:
-    """x (..., in), weight (out, in), bias (out,)."""
+def check_linear(
+    x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+) -> None:
+    """x (..., in), weight (out, in), bias (out,), residual (..., out)."""
     check_shape("linear", "weight", weight, None, None)
     check_last("linear", "x", x, weight.shape[1])
     if bias is not None:
         check_shape("linear", "bias", bias, weight.shape[0])
+    if residual is not None:
+        check_shape("linear", "residual", residual, *x.shape[:-1], weight.shape[0])
 
 
 def check_norm(op: str, x: Array, weight: Array, bias: Array | None = None) -> None:

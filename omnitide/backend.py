@@ -19,6 +19,9 @@ from omnitide.step import Step
 Array = Any
 """An array of the backend's own library."""
 
+Matrix = tuple[Array, Array | None]
+"""Weight (out, in) and bias (out,) of a linear layer."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -59,6 +62,7 @@ class Backend(Protocol):
     name: str
     dtype: str  # of weights, activations and pools: "float32", "float64", "float16", "bfloat16"
     device: str  # in words
+    prefill_step: int  # most tokens of one forward pass; longer units are prefilled in pieces
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -82,8 +86,28 @@ class Backend(Protocol):
         ...
 
     # -- operations of models -------------------------------------------------------------------
-    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        """x @ weight.T + bias; x (..., in), weight (out, in), bias (out,)."""
+    def linear(
+        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+    ) -> Array:
+        """x @ weight.T + bias + residual.
+
+        x (..., in), weight (out, in), bias (out,), residual (..., out).
+        """
+        ...
+
+    def project(
+        self, x: Array, norm_weight: Array, eps: float, matrices: Sequence[Matrix]
+    ) -> list[Array]:
+        """`linear` of `rms_norm(x, norm_weight, eps)` by each matrix.
+
+        One operation, because a device may read x and launch once for all of them.
+        """
+        ...
+
+    def gated_mlp(
+        self, x: Array, norm_weight: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix
+    ) -> Array:
+        """x + down(swiglu(gate(n), up(n))), where n is `rms_norm(x, norm_weight, eps)`."""
         ...
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
@@ -161,6 +185,17 @@ class Backend(Protocol):
         ...
 
     # -- running --------------------------------------------------------------------------------
+    def forward_pass(
+        self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Pools, step: Step
+    ) -> Array:
+        """`forward(x, pools, step)`, x (num_queries, hidden_size); what it returns.
+
+        A backend may record the pass and replay it for later steps of the same shape. So `forward`
+        must do the same operations for equally many queries, whatever the step's contents, and
+        what it returned last time may be overwritten.
+        """
+        ...
+
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` on the thread that owns the backend's arrays and wait for it.
 

@@ -72,6 +72,9 @@ class Step:
         query_orders: int32, shape (num_queries,).
         query_cos, query_sin: float32, shape (num_queries, head_dim / 2).
         mass: Where the layers add their attention mass. None: it is not computed.
+        rotation: Tells angles apart. Cells that two steps over the same pools share have equal
+            angles if the steps have equal `rotation`, so a backend that keeps turned keys need not
+            turn them again. None: nothing is known.
     """
 
     slots: Slots
@@ -83,6 +86,7 @@ class Step:
     query_cos: Table
     query_sin: Table
     mass: MassSum | None = None
+    rotation: int | None = None
 
     @property
     def num_cells(self) -> int:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Array, Pools
 from omnitide.backends import checks
+from omnitide.backends.composed import Composed
 from omnitide.backends.mlx import attention
 from omnitide.backends.mlx.attention import StepArrays, step_arrays
 from omnitide.backends.pools import (
@@ -41,7 +42,7 @@ step, and MLX's own limit, nearly all of the memory, would be reached in a long 
 MLX's limit is 32 MiB."""
 
 
-class MlxBackend:
+class MlxBackend(Composed):
     """`Backend` on MLX arrays. Operations are described there.
 
     MLX computes an array on the thread that made it: call `run` from any thread, and everything
@@ -91,10 +92,13 @@ class MlxBackend:
         return mx.take(array, mx.array(indices.astype(np.int32)), axis=0)
 
     # -- operations of models -------------------------------------------------------------------
-    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        """x @ weight.T + bias."""
-        checks.check_linear(x, weight, bias)
-        return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
+    def linear(
+        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+    ) -> Array:
+        """x @ weight.T + bias + residual."""
+        checks.check_linear(x, weight, bias, residual)
+        out = x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
+        return out if residual is None else residual + out
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
         """Root-mean-square norm, accumulated in float32 by MLX."""

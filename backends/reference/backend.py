@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Pools
 from omnitide.backends import checks
+from omnitide.backends.composed import Composed
 from omnitide.backends.pools import (
     PagedPools,
     check_append,
@@ -32,7 +33,7 @@ R = TypeVar("R")
 Floats = NDArray[Any]
 
 
-class ReferenceBackend:
+class ReferenceBackend(Composed):
     """`Backend` on NumPy arrays. Operations are described there."""
 
     name = "reference"
@@ -66,14 +67,19 @@ class ReferenceBackend:
         return array[checks.check_ints("take", "rows", rows, array.shape[0])]
 
     # -- operations of models -------------------------------------------------------------------
-    def linear(self, x: Floats, weight: Floats, bias: Floats | None = None) -> Floats:
-        """x @ weight.T + bias."""
-        checks.check_linear(x, weight, bias)
+    def linear(
+        self, x: Floats, weight: Floats, bias: Floats | None = None, residual: Floats | None = None
+    ) -> Floats:
+        """x @ weight.T + bias + residual."""
+        checks.check_linear(x, weight, bias, residual)
         # One matrix product, not one for each leading index.
         out: Floats = x.reshape(-1, x.shape[-1]) @ weight.T
         if bias is not None:
             out += bias
-        return out.reshape(*x.shape[:-1], weight.shape[0])
+        out = out.reshape(*x.shape[:-1], weight.shape[0])
+        if residual is not None:
+            out += residual
+        return out
 
     def rms_norm(self, x: Floats, weight: Floats, eps: float) -> Floats:
         """x / sqrt(mean(x^2) + eps) * weight."""

@@ -42,9 +42,9 @@ class OpSpec:
 
 
 # -- oracles ------------------------------------------------------------------------------------
-def linear(x: Any, weight: Any, bias: Any = None) -> NDArray[np.float64]:
+def linear(x: Any, weight: Any, bias: Any = None, residual: Any = 0) -> NDArray[np.float64]:
     out = np.einsum("...i,oi->...o", x, weight)
-    return out if bias is None else out + bias
+    return (out if bias is None else out + bias) + residual
 
 
 def each_row(function: Callable[[Any], Any], x: Any) -> NDArray[np.float64]:
@@ -54,6 +54,19 @@ def each_row(function: Callable[[Any], Any], x: Any) -> NDArray[np.float64]:
 
 def rms_norm(x: Any, weight: Any, eps: float) -> NDArray[np.float64]:
     return each_row(lambda row: row / math.sqrt(sum(row**2) / len(row) + eps) * weight, x)
+
+
+def project(x: Any, norm_weight: Any, eps: float, matrices: Any) -> NDArray[np.float64]:
+    """The parts side by side: the comparator takes one array."""
+    normed = rms_norm(x, norm_weight, eps)
+    return np.concatenate([linear(normed, *matrix) for matrix in matrices], axis=-1)
+
+
+def gated_mlp(
+    x: Any, norm_weight: Any, eps: float, gate: Any, up: Any, down: Any
+) -> NDArray[np.float64]:
+    normed = rms_norm(x, norm_weight, eps)
+    return x + linear(swiglu(linear(normed, *gate), linear(normed, *up)), *down)
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> NDArray[np.float64]:
@@ -112,9 +125,40 @@ def normal(rng: np.random.Generator, *shape: int) -> NDArray[np.float64]:
     return rng.standard_normal(shape)
 
 
-def linear_inputs(rng: Any, lead: tuple[int, ...], size: int, out: int, bias: bool) -> Inputs:
+def linear_inputs(
+    rng: Any, lead: tuple[int, ...], size: int, out: int, bias: bool, residual: bool = False
+) -> Inputs:
     given: Inputs = {"x": normal(rng, *lead, size), "weight": normal(rng, out, size)}
-    return {**given, "bias": normal(rng, out)} if bias else given
+    if bias:
+        given["bias"] = normal(rng, out)
+    if residual:
+        given["residual"] = normal(rng, *lead, out)
+    return given
+
+
+def matrix(rng: Any, out: int, size: int, bias: bool) -> tuple[Any, Any]:
+    """Weight and bias, so large that outputs are about 1."""
+    return normal(rng, out, size) * size**-0.5, normal(rng, out) if bias else None
+
+
+def project_inputs(rng: Any, rows: int, size: int, outs: tuple[int, ...], bias: bool) -> Inputs:
+    return {
+        "x": normal(rng, rows, size),
+        "norm_weight": 1 + 0.1 * normal(rng, size),
+        "eps": 1e-6,
+        "matrices": [matrix(rng, out, size, bias) for out in outs],
+    }
+
+
+def gated_inputs(rng: Any, rows: int, size: int, inner: int, bias: bool) -> Inputs:
+    return {
+        "x": normal(rng, rows, size),
+        "norm_weight": 1 + 0.1 * normal(rng, size),
+        "eps": 1e-6,
+        "gate": matrix(rng, inner, size, bias),
+        "up": matrix(rng, inner, size, bias),
+        "down": matrix(rng, size, inner, bias),
+    }
 
 
 def norm_inputs(rng: Any, shape: tuple[int, ...], size: float, bias: bool) -> Inputs:
@@ -167,9 +211,37 @@ OPERATIONS = [
             "no-leading-axis": ((), 16, 8, True),
             "no-rows": ((0,), 16, 8, True),
             "long-sum": ((2,), 3000, 3, False),
+            "residual": ((17,), 64, 40, True, True),
+            "residual-no-bias": ((1,), 64, 40, False, True),
         },
         linear_inputs,
         linear,
+    ),
+    OpSpec(
+        "project",
+        {
+            "decode": (1, 256, (256, 40, 40), True),
+            "decode-one-matrix": (1, 64, (1000,), False),
+            "decode-odd": (1, 66, (33, 7), True),
+            "few-rows": (5, 64, (64, 16, 16), True),
+            "rows": (70, 64, (64, 16, 16), False),
+            "no-rows": (0, 64, (8, 4), True),
+        },
+        project_inputs,
+        project,
+    ),
+    OpSpec(
+        "gated_mlp",
+        {
+            "decode": (1, 64, 352, False),
+            "decode-bias": (1, 64, 200, True),
+            "decode-odd": (1, 66, 35, True),
+            "few-rows": (3, 64, 96, True),
+            "rows": (70, 64, 96, False),
+            "no-rows": (0, 64, 96, False),
+        },
+        gated_inputs,
+        gated_mlp,
     ),
     OpSpec(
         "rms_norm",
@@ -268,9 +340,12 @@ CASES = [
 
 
 def over_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to the device arrays among the inputs (float64, alone or in a list)."""
-    if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-        return [function(array) for array in value]
+    """Apply a function to the device arrays among the inputs (float64, also in lists and tuples).
+
+    Segment lengths are a tuple too, of ints.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(over_arrays(function, part) for part in value)
     is_device = isinstance(value, np.ndarray) and value.dtype == np.float64
     return function(value) if is_device else value
 
@@ -293,6 +368,8 @@ def test_operation_matches_oracle(
     def call() -> tuple[str, NDArray[Any]]:
         given = {name: over_arrays(backend.asarray, value) for name, value in inputs.items()}
         out = getattr(backend, spec.op)(**given)
+        if isinstance(out, list):
+            out = backend.concat(out, axis=-1)
         return str(out.dtype), backend.to_numpy(out)
 
     device_dtype, got = backend.run(call)
@@ -337,6 +414,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "attention": "test_attention_matches_oracle",
         "attention_mass": "test_attention_mass_matches_oracle",
         "migrate": "test_migrate_is_a_simultaneous_copy",
+        "forward_pass": "test_passes_of_a_stream_match_oracle",
         "run": "test_run_returns_and_raises_what_the_call_does",
         "synchronize": "test_synchronize_accepts_any_number_of_arrays",
         "peak_memory": "test_peak_memory_never_falls",

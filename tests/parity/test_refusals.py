@@ -63,6 +63,42 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
         lambda g: g.backend.linear(g.zeros(2, 3), g.zeros(4, 3), g.zeros(1)),
         "[linear] bias must have shape (4), got (1,)",
     ),
+    "linear-residual": (
+        lambda g: g.backend.linear(g.zeros(2, 3), g.zeros(4, 3), None, g.zeros(4)),
+        "[linear] residual must have shape (2, 4), got (4,)",
+    ),
+    "project-norm": (
+        lambda g: g.backend.project(g.zeros(2, 3), g.zeros(4), 1e-6, [(g.zeros(4, 3), None)]),
+        "[rms_norm] the last axis of x must have size 4, got (2, 3)",
+    ),
+    "project-second-matrix": (
+        lambda g: g.backend.project(
+            g.zeros(1, 3), g.zeros(3), 1e-6, [(g.zeros(4, 3), None), (g.zeros(4, 5), None)]
+        ),
+        "[linear] the last axis of x must have size 5, got (1, 3)",
+    ),
+    "gated-mlp-up": (
+        lambda g: g.backend.gated_mlp(
+            g.zeros(1, 3),
+            g.zeros(3),
+            1e-6,
+            (g.zeros(8, 3), None),
+            (g.zeros(9, 3), None),
+            (g.zeros(3, 8), None),
+        ),
+        "[swiglu] up must have shape (1, 8), got (1, 9)",
+    ),
+    "gated-mlp-down": (
+        lambda g: g.backend.gated_mlp(
+            g.zeros(1, 3),
+            g.zeros(3),
+            1e-6,
+            (g.zeros(8, 3), None),
+            (g.zeros(8, 3), None),
+            (g.zeros(4, 8), None),
+        ),
+        "[linear] residual must have shape (1, 4), got (1, 3)",
+    ),
     "rms-weight": (
         lambda g: g.backend.rms_norm(g.zeros(2, 3), g.zeros(1), 1e-6),
         "[rms_norm] the last axis of x must have size 1, got (2, 3)",
