@@ -27,6 +27,7 @@ from omnitide.backends.cuda.matrices import Matrices
 from omnitide.backends.cuda.memory import enough_memory
 from omnitide.backends.cuda.norms import Norms
 from omnitide.backends.cuda.paged import PagedCache
+from omnitide.backends.cuda.sampling import Sampling
 from omnitide.backends.pools import check_migrate, check_queries, check_rows, pool_shape
 from omnitide.backends.weights import read_tensors
 from omnitide.backends.worker import Worker
@@ -56,6 +57,7 @@ class CudaBackend:
         compiler = Compiler()
         norms, elementwise = Norms(compiler), Elementwise(compiler)
         self._norms, self._elementwise = norms, elementwise
+        self._sampling = Sampling(compiler)
         self._matrices = Matrices(compiler, device.multiprocessors, norms, elementwise)
         self._attention = Attention(compiler, device)
         self._cache = PagedCache(CacheWrites(compiler), self._attention)
@@ -130,6 +132,11 @@ class CudaBackend:
     def gelu(self, x: Array) -> Array:
         """Exact GELU, in float32."""
         return self._elementwise.gelu(x)
+
+    def log_softmax(self, logits: Array) -> Array:
+        """Log-probabilities, float32."""
+        checks.check_shape("log_softmax", "logits", logits, None)
+        return self._sampling.log_softmax(logits)
 
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:
         """Rotate the pairs (i, i + head_dim / 2), in float32."""
