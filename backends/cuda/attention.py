@@ -22,6 +22,9 @@ DECODE_QUERIES = 16
 HEAD_DIMS = (64, 80, 96, 128)
 """Head sizes of the tensor-core kernels; others take the plain one."""
 
+SEGMENT_HEAD_DIMS = (64, 72, 80, 96, 128)
+"""The same inside segments."""
+
 GROUP = 16
 """Most query heads a KV head that the decode kernel packs."""
 
@@ -30,13 +33,14 @@ class Attention:
     """Attention over the cells of a step, and inside segments."""
 
     def __init__(self, compiler: Compiler, device: Device) -> None:
-        self._plain = PlainAttention(compiler)
-        self._decode = DecodeAttention(compiler, device.multiprocessors)
-        self._prefill = PrefillAttention(compiler, device.shared_memory, device.multiprocessors)
-        self._segments = SegmentAttention(compiler, device.shared_memory)
+        processors = device.multiprocessors
+        self._plain = PlainAttention(compiler, processors)
+        self._decode = DecodeAttention(compiler, processors)
+        self._prefill = PrefillAttention(compiler, device.shared_memory, processors)
+        self._segments = SegmentAttention(compiler)
         # wgmma is of compute capability 9.0 alone.
         hopper = device.capability == (9, 0)
-        self._hopper = HopperPrefill(compiler, device.multiprocessors) if hopper else None
+        self._hopper = HopperPrefill(compiler, processors) if hopper else None
 
     def __call__(
         self, q: Array, rotated: Array, values: Array, step: DeviceStep, scale: float
@@ -48,7 +52,7 @@ class Attention:
             return self._plain.attend(q, rotated, values, step, scale)
         if count <= DECODE_QUERIES and num_heads // rotated.shape[1] <= GROUP:
             return self._decode(q, rotated, values, step, scale)
-        if self._hopper is not None and head_dim in self._hopper.head_dims:
+        if self._hopper is not None and self._hopper.takes(q, rotated, step):
             return self._hopper(q, rotated, values, step, scale)
         return self._prefill(q, rotated, values, step, scale)
 
@@ -68,6 +72,6 @@ class Attention:
         if not lengths:
             return cp.empty_like(q)
         q, k, v = (cp.ascontiguousarray(x) for x in (q, k, v))
-        takes = q.dtype.itemsize == 2 and q.shape[2] in self._segments.head_dims
-        kernel = self._segments if takes else self._plain.segments
-        return kernel(q, k, v, lengths, scale)
+        if q.dtype.itemsize == 2 and q.shape[2] in SEGMENT_HEAD_DIMS:
+            return self._segments(q, k, v, lengths, scale)
+        return self._plain.segments(q, k, v, lengths, scale)

@@ -54,6 +54,12 @@ class CudaBackend:
         self._dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
         self._halves = self._dtype.itemsize == 2
         self._peak = 0
+        self._worker = Worker("omnitide-cuda")
+        self._worker.run(self._prepare, device)
+
+    def _prepare(self, device: Device) -> None:
+        """On the backend's thread: take a stream, and make what works on it."""
+        cp.cuda.Stream(non_blocking=True).use()
         compiler = Compiler()
         norms, elementwise = Norms(compiler), Elementwise(compiler)
         self._norms, self._elementwise = norms, elementwise
@@ -61,8 +67,6 @@ class CudaBackend:
         self._matrices = Matrices(compiler, device.multiprocessors, norms, elementwise)
         self._attention = Attention(compiler, device)
         self._cache = PagedCache(CacheWrites(compiler), self._attention)
-        self._worker = Worker("omnitide-cuda")
-        self._worker.run(_take_stream)
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -88,7 +92,9 @@ class CudaBackend:
     def take(self, array: Array, rows: ArrayLike) -> Array:
         """Rows by int indices."""
         indices = checks.check_ints("take", "rows", rows, array.shape[0])
-        return self._elementwise.take(array, cp.asarray(indices.astype(np.int32)))
+        return self._elementwise.take(
+            cp.ascontiguousarray(array), cp.asarray(indices.astype(np.int32))
+        )
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
@@ -117,32 +123,34 @@ class CudaBackend:
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
         """Root-mean-square norm, accumulated in float32."""
         checks.check_norm("rms_norm", x, weight)
-        return self._norms.rms_norm(x, weight, eps)
+        return self._norms.rms_norm(cp.ascontiguousarray(x), weight, eps)
 
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
         """Layer norm, accumulated in float32."""
         checks.check_norm("layer_norm", x, weight, bias)
-        return self._norms.layer_norm(x, weight, bias, eps)
+        return self._norms.layer_norm(cp.ascontiguousarray(x), weight, bias, eps)
 
     def swiglu(self, gate: Array, up: Array) -> Array:
         """gate * sigmoid(gate) * up, in float32."""
         checks.check_shape("swiglu", "up", up, *gate.shape)
-        return self._elementwise.swiglu(gate, up)
+        return self._elementwise.swiglu(cp.ascontiguousarray(gate), cp.ascontiguousarray(up))
 
     def gelu(self, x: Array) -> Array:
         """Exact GELU, in float32."""
-        return self._elementwise.gelu(x)
+        return self._elementwise.gelu(cp.ascontiguousarray(x))
 
     def log_softmax(self, logits: Array) -> Array:
         """Log-probabilities, float32."""
         checks.check_shape("log_softmax", "logits", logits, None)
-        return self._sampling.log_softmax(logits)
+        return self._sampling.log_softmax(cp.ascontiguousarray(logits))
 
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:
         """Rotate the pairs (i, i + head_dim / 2), in float32."""
         cosines, sines = np.asarray(cos, np.float32), np.asarray(sin, np.float32)
         checks.check_rotate(x, cosines, sines)
-        return self._elementwise.rotate(x, cp.asarray(cosines), cp.asarray(sines))
+        return self._elementwise.rotate(
+            cp.ascontiguousarray(x), cp.asarray(cosines), cp.asarray(sines)
+        )
 
     def segment_attention(
         self, q: Array, k: Array, v: Array, lengths: Sequence[int], scale: float
@@ -206,7 +214,3 @@ class CudaBackend:
         """Most bytes that CuPy has taken on the device for this process."""
         self._peak = max(self._peak, int(cp.get_default_memory_pool().total_bytes()))
         return self._peak
-
-
-def _take_stream() -> None:
-    cp.cuda.Stream(non_blocking=True).use()

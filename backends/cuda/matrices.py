@@ -10,9 +10,12 @@ import cupy as cp
 from omnitide.backend import Array, Matrix
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.elementwise import Elementwise
-from omnitide.backends.cuda.matvec import MatVec
+from omnitide.backends.cuda.matvec import MAX_TOKENS, MatVec
 from omnitide.backends.cuda.norms import Norms
 from omnitide.backends.cuda.passes import NotRecordable
+
+MAX_MATRICES = 3
+"""Matrices that one matrix-vector launch takes."""
 
 
 class Matrices:
@@ -28,13 +31,15 @@ class Matrices:
     def linear(self, x: Array, weight: Array, bias: Array | None, residual: Array | None) -> Array:
         """x @ weight.T + bias + residual; x (..., in)."""
         rows, out_shape = _rows(x), (*x.shape[:-1], weight.shape[0])
-        added = None if residual is None else residual.reshape(-1, weight.shape[0])
-        if self._vector.takes(rows, weight):
+        added = None if residual is None else _rows(residual)
+        if _by_vector(rows, weight):
             out = self._vector.linear(rows, weight, bias, added)
         else:
             out = _product(rows, weight)
-            if bias is not None or added is not None:
+            if bias is not None:
                 out = self._elementwise.add_bias(out, bias, added)
+            elif added is not None:
+                out = self._elementwise.add(out, added)
         return out.reshape(out_shape)
 
     def project(
@@ -42,7 +47,8 @@ class Matrices:
     ) -> list[Array]:
         """Each matrix's product with the norm of x."""
         rows = _rows(x)
-        if all(self._vector.takes(rows, weight) for weight, _ in matrices):
+        fits = len(matrices) <= MAX_MATRICES
+        if fits and all(_by_vector(rows, weight) for weight, _ in matrices):
             outs = self._vector.project(rows, norm_weight, eps, matrices)
         else:
             normed = self._norms.rms_norm(rows, norm_weight, eps)
@@ -54,13 +60,19 @@ class Matrices:
     ) -> Array:
         """x + down(swiglu(gate(n), up(n))), n the norm of x."""
         rows = _rows(x)
-        if self._vector.takes(rows, gate[0]) and self._vector.takes(rows, up[0]):
+        if _by_vector(rows, gate[0]) and _by_vector(rows, up[0]):
             inner = self._vector.gated(rows, norm_weight, eps, *gate, *up)
         else:
             normed = self._norms.rms_norm(rows, norm_weight, eps)
             halves = (self.linear(normed, *matrix, None) for matrix in (gate, up))
             inner = self._elementwise.swiglu(*halves)
         return self.linear(inner, *down, rows).reshape(x.shape)
+
+
+def _by_vector(rows: Array, weight: Array) -> bool:
+    """Whether the matrix-vector kernels take so many rows of that type and size."""
+    sizes = 1 <= rows.shape[0] <= MAX_TOKENS and weight.shape[1] % 8 == 0
+    return sizes and rows.dtype.itemsize == 2
 
 
 def _rows(x: Array) -> Array:
