@@ -35,7 +35,13 @@ class Composed:
         return self.linear(inner, *down, residual=x)
 
     def forward_pass(
-        self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Pools, step: Step
+        self: Backend,
+        forward: Callable[[Array, Pools, Step], Array],
+        x: Array,
+        pools: Pools,
+        step: Step,
     ) -> Array:
-        """The pass itself."""
-        return forward(x, pools, step)
+        """The pass itself, computed when this returns."""
+        out = forward(x, pools, step)
+        self.synchronize(out)
+        return out

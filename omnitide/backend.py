@@ -196,7 +196,8 @@ class Backend(Protocol):
 
         A backend may record the pass and replay it for later steps of the same shape. So `forward`
         must do the same operations for equally many queries, whatever the step's contents, and
-        what it returned last time may be overwritten.
+        what it returned last time may be overwritten. The device may still be at work when this
+        returns; what is asked of the backend afterwards comes after it.
         """
         ...
 

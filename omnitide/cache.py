@@ -270,5 +270,4 @@ class BoundedCache:
             if mass is not None and step.mass is not None:
                 # Read now: a sum still to be computed would hold on to the pools.
                 mass[:stop] += self._backend.to_numpy(step.mass.total)
-        self._backend.synchronize(logits)
         return logits

@@ -187,6 +187,7 @@ class Session:
         encoded, changes = encode()
         self.cache.append(encoded, **changes)
         eviction = self.cache.evict()
+        self.model.backend.synchronize()
         seconds = clock.perf_counter() - started
         self._figures.updated(seconds)
         state = self.cache.state
@@ -250,6 +251,7 @@ class Session:
         # A history above its watermark is cut after the reply: what is asked about must be seen.
         logits = self.cache.append(encoded)
         self.cache.open_reply(self.time)
+        self.model.backend.synchronize(logits)
         return logits, len(encoded.unit), self.cache.history.open_unit().id
 
     def _feed(self, reply: int, token: int, last: bool) -> Array:
