@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from omnitide.backends.cuda.instances import Instance
 DELAY = Instance("delay", "delay")
 
 HELD_PER_CALL, HELD_AT_MOST = 1e-3, 0.25
-"""Seconds for which the stream is held up, so that calls queue behind: more than most launch for."""
+"""Seconds for which the stream is held up, so that calls queue behind."""
 
 
 def instances() -> tuple[Instance, ...]:
@@ -32,5 +33,5 @@ def timed(compiler: Compiler, function: Callable[[int], Any], repeat: int) -> li
         function(call)
         marks[call + 1].record()
     marks[-1].synchronize()
-    pairs = zip(marks, marks[1:], strict=False)
+    pairs = pairwise(marks)
     return [cp.cuda.get_elapsed_time(start, stop) / 1e3 for start, stop in pairs]
