@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from omnitide.backend import Array
+from omnitide.backend import Array, Matrix
 
 
 def check_shape(op: str, name: str, array: Array, *shape: int | None) -> None:
@@ -57,6 +57,17 @@ def check_linear(
         check_shape("linear", "bias", bias, weight.shape[0])
     if residual is not None:
         check_shape("linear", "residual", residual, *x.shape[:-1], weight.shape[0])
+
+
+def check_gated_mlp(x: Array, norm_weight: Array, gate: Matrix, up: Matrix, down: Matrix) -> None:
+    """x (..., size), gate and up (inner, size), down (size, inner)."""
+    check_norm("rms_norm", x, norm_weight)
+    check_linear(x, *gate)
+    check_linear(x, *up)
+    lead = tuple(x.shape[:-1])
+    inner, other = (np.broadcast_to(0, (*lead, matrix[0].shape[0])) for matrix in (gate, up))
+    check_shape("swiglu", "up", other, *inner.shape)
+    check_linear(inner, *down, x)
 
 
 def check_norm(op: str, x: Array, weight: Array, bias: Array | None = None) -> None:

@@ -70,7 +70,7 @@ class Backend(Protocol):
         ...
 
     def to_numpy(self, array: Array) -> NDArray[Any]:
-        """Values on the host: float32, or float64 if that is the backend's dtype."""
+        """Values on the host: float32, or float64 if that is the array's dtype."""
         ...
 
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
@@ -136,6 +136,10 @@ class Backend(Protocol):
 
     def gelu(self, x: Array) -> Array:
         """Exact GELU (the error function's)."""
+        ...
+
+    def log_softmax(self, logits: Array) -> Array:
+        """Log-probabilities of logits (num_logits,), computed and returned in float32 at least."""
         ...
 
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:

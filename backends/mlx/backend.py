@@ -132,6 +132,12 @@ class MlxBackend(Composed):
         wide = x.astype(mx.float32)
         return (0.5 * wide * (1 + mx.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
+    def log_softmax(self, logits: Array) -> Array:
+        """Log-probabilities, float32."""
+        checks.check_shape("log_softmax", "logits", logits, None)
+        wide = logits.astype(mx.float32)
+        return wide - mx.logsumexp(wide)
+
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:
         """Rotate the pairs (i, i + head_dim / 2)."""
         cosines, sines = np.asarray(cos, np.float32), np.asarray(sin, np.float32)

@@ -119,6 +119,13 @@ class ReferenceBackend(Composed):
         """Exact GELU."""
         return gelu.gelu(x)
 
+    def log_softmax(self, logits: Floats) -> Floats:
+        """Log-probabilities."""
+        checks.check_shape("log_softmax", "logits", logits, None)
+        shifted = logits - logits.max()
+        out: Floats = shifted - np.log(np.exp(shifted).sum())
+        return out
+
     def rotate(self, x: Floats, cos: ArrayLike, sin: ArrayLike) -> Floats:
         """Rotate the pairs (i, i + head_dim / 2)."""
         cosines, sines = np.asarray(cos), np.asarray(sin)

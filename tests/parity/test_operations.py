@@ -417,6 +417,20 @@ def test_arrays_are_copies(backend: Backend) -> None:
     assert backend.run(change_all_others).tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0, 5_000.0])
+@pytest.mark.parametrize("count", [1, 7, 1000, 152_064])
+def test_log_softmax_matches_oracle(
+    backend: Backend, count: int, scale: float, rounded: Callable[..., Any]
+) -> None:
+    """In float32 at least, whatever the dtype: probabilities of a large vocabulary need it."""
+    logits = rounded(scale * np.random.default_rng(3).standard_normal(count), backend.dtype)
+    got = backend.run(lambda: backend.to_numpy(backend.log_softmax(backend.asarray(logits))))
+    shifted = logits - logits.max()
+    want = shifted - math.log(math.fsum(np.exp(shifted)))
+    assert got.dtype == (np.float64 if backend.dtype == "float64" else np.float32)
+    np.testing.assert_allclose(got, want, rtol=3e-7, atol=3e-5)
+
+
 def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequest) -> None:
     """Every method of the protocol is in a table of this folder or has a test of its own."""
     elsewhere = {
@@ -429,6 +443,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "attention": "test_attention_matches_oracle",
         "attention_mass": "test_attention_mass_matches_oracle",
         "migrate": "test_migrate_is_a_simultaneous_copy",
+        "log_softmax": "test_log_softmax_matches_oracle",
         "forward_pass": "test_passes_of_a_stream_match_oracle",
         "run": "test_run_returns_and_raises_what_the_call_does",
         "synchronize": "test_synchronize_accepts_any_number_of_arrays",
