@@ -228,9 +228,9 @@ class Backend(Protocol):
         """Seconds that each of the calls `function(0)` to `function(repeat - 1)` takes the device.
 
         A call ends when the work that it has begun is done; what it returns, an array, a list of
-        arrays or None, belongs to it. A device with a clock of its own leaves out the host's time between launches, by
-        letting calls queue up; elsewhere it is the host's clock around call and `synchronize`.
-        Nothing is called beforehand to warm up.
+        arrays or None, belongs to it. A device with a clock of its own leaves out the host's time
+        between launches, by letting calls queue up; elsewhere it is the host's clock around call
+        and `synchronize`. Nothing is called beforehand to warm up.
         """
         ...
 

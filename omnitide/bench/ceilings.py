@@ -1,7 +1,7 @@
 """What the device can do at best: bandwidth of a big copy, speed of a big matrix product.
 
-A floor is the time that the bytes or the products of an operation take at these speeds, whichever is
-more. Other operations can't be faster; where a cache holds the data they may be.
+A floor is the time that the bytes or the products of an operation take at these speeds, whichever
+is more. Nothing can be faster, but where a cache holds what is read.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ AXES = {
 def draw(report: Report) -> Figure:
     """The picture of a report."""
     split = [row for row in report.rows if "rest_ms" in row]
-    height = 4.2 + 3.2 * bool(split)
-    figure = Figure(figsize=(8.0, height), layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08))
+    width, height = max(9.5, 0.75 * len(split) + 2.0), 4.2 + 3.2 * bool(split)
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08))
     machine, text = report.machine, report.shape.text
     figure.suptitle(
         f"{report.bench}: {report.shape.name}, {text.num_layers} layers, {machine.dtype}, "
@@ -99,7 +99,7 @@ def draw(report: Report) -> Figure:
 def _lines(axes: Any, rows: Sequence[Row], what: Axes) -> None:
     lines: dict[str, list[Row]] = {}
     for row in rows:
-        name = ", ".join(str(row[key]) for key in what.names if row[key] != "")
+        name = ", ".join(_word(key, row[key]) for key in what.names if row[key] != "")
         lines.setdefault(name, []).append(row)
     for (name, line), colour, dash, mark in zip(
         lines.items(), cycle(COLOURS), cycle(DASHES), cycle(MARKS), strict=False
@@ -119,7 +119,7 @@ def _lines(axes: Any, rows: Sequence[Row], what: Axes) -> None:
     axes.set_xlabel(what.label)
     axes.set_ylabel(what.unit)
     axes.set_title("medians, p10 to p90; thin lines: floors")
-    axes.legend(fontsize=7)
+    _legend(axes)
 
 
 def _minutes(axes: Any, rows: Sequence[Row]) -> None:
@@ -130,7 +130,7 @@ def _minutes(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("minute of the stream")
     axes.set_ylabel("an update, median ms")
-    axes.legend(fontsize=7)
+    _legend(axes)
 
 
 def _parts(axes: Any, rows: Sequence[Row]) -> None:
@@ -155,4 +155,14 @@ def _parts(axes: Any, rows: Sequence[Row]) -> None:
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
     axes.set_xticks(places, names, fontsize=6)
     axes.set_ylabel("an update, mean ms")
-    axes.legend(fontsize=7)
+    _legend(axes)
+
+
+def _word(field: str, value: Any) -> str:
+    """A name as it stands; a number with what it counts."""
+    return f"{value:,} {field}" if isinstance(value, int) else str(value)
+
+
+def _legend(axes: Any) -> None:
+    """Beside the picture, where it hides nothing."""
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))

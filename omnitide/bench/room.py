@@ -32,6 +32,15 @@ def weight_bytes(text: TextConfig, itemsize: int) -> int:
     return itemsize * (sum(prod(shape) for shape in tensors.values()) - rows)
 
 
+def matrix_flops(text: TextConfig, tokens: int) -> int:
+    """Operations of the matrix products of a pass; the vocabulary is for its last token alone."""
+    tensors = text_tensors(text)
+    every = sum(prod(shape) for shape in tensors.values() if len(shape) == 2)
+    vocabulary = prod(tensors[EMBEDDING])
+    blocks = every - vocabulary * (1 if text.tied else 2)
+    return 2 * (tokens * blocks + vocabulary)
+
+
 def fit_layers(
     backend: Backend,
     shape: ModelShape,

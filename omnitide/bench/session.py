@@ -1,7 +1,8 @@
 """A stream of minutes or hours through the cache of a session: is it as fast at its end?
 
-Units are those of a stream shape; embeddings are random, so encoders, decoding of media and sampling
-are not in the times. Replies are fed token by token.
+Units are those of a stream shape; embeddings are random, so encoders, decoding of media and
+sampling are not in the times. Replies are fed token by token. The first units run once beforehand,
+in a cache of their own, so that kernels are compiled.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from omnitide.simulation.shapes import make_shape
 from omnitide.units import Unit, UnitKind
 
 MINUTE = 60.0
+
+FIRST = 16
+"""Units of the warm-up."""
+
 MS = 1e3
 
 
@@ -75,9 +80,10 @@ def run(
     for (policy, layout), (config, capacity) in plans.items():
         course.tell(f"{settings.minutes} minutes of {settings.stream}, {policy}, {layout}")
         session = _Session(model, policy, layout, config, capacity, units)
+        session.warm_up()
         for _ in range(settings.repeat):
             backend.run(session.begin)
-            session.follow(units)
+            session.follow(session.rest)
         rows.append(session.row(policy, layout, settings))
     return shape, rows
 
@@ -139,10 +145,16 @@ class _Session:
         self.cache = BoundedCache(stands_in, *self.made)
         self.cache.append(self._encoded(self.prefix))
 
+    def warm_up(self) -> None:
+        """Follow the first units and forget it."""
+        self.backend.run(self.begin)
+        self.follow(self.rest[:FIRST])
+        self.minutes.clear()
+
     def follow(self, units: list[Unit]) -> None:
-        """All units after the prefix."""
+        """Take units in."""
         self.total = 0.0
-        for unit in units[1:]:
+        for unit in units:
             minute = self.minutes.setdefault(int((unit.time or 0.0) // MINUTE), Minute())
             self.backend.run(self._take, unit, minute)
         self.backend.run(self.cache.check_integrity)

@@ -70,13 +70,13 @@ class Settings:
                     raise ConfigError(
                         f"[bench] {option} must be from 1 to {MOST_CELLS:,}, got {value:,}"
                     )
-        for option, value in (
+        for option, count in (
             ("--layers", self.layers),
             ("--repeat", self.repeat),
             ("--minutes", self.minutes),
         ):
-            if value is not None and value < 1:
-                raise ConfigError(f"[bench] {option} must be at least 1, got {value}")
+            if count is not None and count < 1:
+                raise ConfigError(f"[bench] {option} must be at least 1, got {count}")
         if self.seed < 0:
             raise ConfigError(f"[bench] --seed must be at least 0, got {self.seed}")
         if self.layers is not None and self.layers > self.shape.text.num_layers:

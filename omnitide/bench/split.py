@@ -1,9 +1,9 @@
 """Where the time of a pass goes: every attention, matrix product and copy timed on its own.
 
-The operations are timed one by one by `Backend.timed`, with the device idle before each. So nothing
-overlaps, and a recorded pass is not replayed: the parts are those of the operations, and the time of
-an undisturbed pass less all parts is the rest (norms, placing, planning, and what the host takes to
-launch), which may be less than nothing where operations overlap.
+The operations are timed one by one by `Backend.timed`, with the device idle before each, so nothing
+overlaps and no recorded pass is replayed. An undisturbed update's time less all parts is the rest:
+norms, placing, planning, and what the host takes to launch. It may be below 0 where operations of
+the undisturbed update overlap.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TimedBackend:
                 made.append(operation(*args, **kwargs))
                 return made[0]
 
-            # Lazy arrays are computed first, or they would count with the operation that needs them.
+            # Lazy arrays are computed first, or they would count with what needs them.
             backend.synchronize(*(a for a in args if _is_device_array(a)))
             self.seconds[part] += backend.timed(call, 1)[0]
             return made[0]

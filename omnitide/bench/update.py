@@ -18,7 +18,7 @@ from omnitide.bench.filled import FilledCache
 from omnitide.bench.left import after, media
 from omnitide.bench.peers import model_peers
 from omnitide.bench.report import OURS, Row
-from omnitide.bench.room import fit_layers, kv_bytes, weight_bytes
+from omnitide.bench.room import fit_layers, kv_bytes, matrix_flops, weight_bytes
 from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import ModelShape
 from omnitide.bench.split import TimedBackend
@@ -90,16 +90,11 @@ def run(
 
 
 def work(text: TextConfig, itemsize: int, tokens: int, history: float) -> tuple[float, float]:
-    """Bytes (weights, K and V once) and operations of a unit after so many cells.
-
-    The vocabulary is multiplied for the last token alone.
-    """
-    heads = weight_bytes(text, itemsize) // itemsize
-    last = text.vocab_size * text.hidden_size
+    """Bytes (weights, K and V once) and operations of a unit after so many cells."""
     pairs = tokens * history + tokens * (tokens + 1) / 2
     attention = 4 * pairs * text.num_layers * text.num_heads * text.head_dim
     num_bytes = weight_bytes(text, itemsize) + (history + tokens) * kv_bytes(text, itemsize)
-    return num_bytes, 2 * tokens * (heads - last) + 2 * last + attention
+    return num_bytes, matrix_flops(text, tokens) + attention
 
 
 class _Update:

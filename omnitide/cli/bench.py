@@ -37,7 +37,8 @@ OTHER_HISTORIES = (2048, 2816, 8192)
 
 QUERIES = {"attention": 1, "update": 512}
 ROWS = (500, 2000)
-POLICIES = {"update": ("full", "omnipick")}
+POLICIES: dict[str, tuple[str, ...]] = {"update": ("full", "omnipick")}
+OTHER_POLICIES: tuple[str, ...] = ("omnipick",)
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -90,7 +91,7 @@ def read_settings(options: argparse.Namespace, accelerated: bool) -> Settings:
         queries=tuple(queries or (QUERIES.get(name, 1),)),
         live=tuple(getattr(options, "live", None) or ("scattered",)),
         rows=tuple(getattr(options, "rows", None) or ROWS),
-        policies=tuple(getattr(options, "policy", None) or POLICIES.get(name, ("omnipick",))),
+        policies=tuple(getattr(options, "policy", None) or POLICIES.get(name, OTHER_POLICIES)),
         layouts=tuple(getattr(options, "layout", None) or ("predictive",)),
         config=family_retention(DEFAULTS, **kept),
         stream=getattr(options, "stream", None) or shape.stream,

@@ -33,15 +33,15 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("cells", "history", ",d"),
         ("tiles", "tiles", ",d"),
         *_US,
-        ("GB/s", "gb_per_s", ",.1f"),
-        ("TFLOP/s", "tflops_per_s", ",.2f"),
+        ("GB/s", "gb_per_s", ",.3g"),
+        ("TFLOP/s", "tflops_per_s", ".3g"),
     ),
     "migrate": (
         ("", "who", "s"),
         ("rows", "rows", ",d"),
         ("layers", "layers", ",d"),
         *_US,
-        ("GB/s", "gb_per_s", ",.1f"),
+        ("GB/s", "gb_per_s", ",.3g"),
         ("of copy", "share_of_copy", ".0%"),
         ("us a row", "us_per_row", ",.3f"),
     ),
@@ -96,7 +96,7 @@ def lines(report: Report) -> Iterator[str]:
     yield ", ".join(f"{name} {number}" for name, number in machine.versions.items())
     yield (
         f"at best {ceilings.copy_bytes_per_s / 1e9:,.1f} GB/s copied (read and written), "
-        f"{ceilings.flops_per_s / 1e12:,.2f} TFLOP/s in matrix products"
+        f"{ceilings.flops_per_s / 1e12:,.3g} TFLOP/s in matrix products"
     )
     yield (
         f"{report.shape.name}: {text.num_layers} layers, {text.num_heads} heads, "

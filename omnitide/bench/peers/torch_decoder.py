@@ -49,9 +49,9 @@ class TorchModel:
                 for history in histories:
                     self._course.tell(f"{queries:,} tokens after {history:,}, torch")
                     step = decoder.step(history, queries)
-                    yield history, "torch", wall_times(device, lambda _: step(), repeat)
+                    yield history, "torch", wall_times(device, step, repeat)
                     if device.type == "cuda" and queries == 1:
-                        seconds = device_times(device, lambda _: step(), 1, repeat)
+                        seconds = device_times(device, step, 1, repeat)
                         yield history, "torch, recorded", seconds
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
@@ -105,7 +105,7 @@ class _Decoder:
 
     def _random(self, out: int, into: int) -> torch.Tensor:
         shape, kind = (out, into), {"device": self.device, "dtype": self.dtype}
-        made = torch.empty(shape, **kind)  # type: ignore[arg-type]
+        made = torch.empty(shape, **kind)
         return made.normal_(0.0, into**-0.5, generator=self._generator)
 
     def _ones(self, size: int) -> torch.Tensor:
@@ -120,8 +120,8 @@ class _Step:
         text, kind = decoder.text, {"device": decoder.device, "dtype": decoder.dtype}
         cells = history + queries
         shape = (text.num_layers, 2, 1, text.num_kv_heads, cells, text.head_dim)
-        self.cache = torch.randn(shape, **kind)  # type: ignore[call-overload]
-        self.x = torch.randn((queries, text.hidden_size), **kind)  # type: ignore[call-overload]
+        self.cache = torch.randn(shape, **kind)
+        self.x = torch.randn((queries, text.hidden_size), **kind)
         place = torch.arange(history, cells, dtype=torch.float32, device=decoder.device)
         pairs = text.head_dim // 2
         turn = torch.arange(pairs, dtype=torch.float32, device=decoder.device) / pairs
@@ -129,8 +129,8 @@ class _Step:
         self.cos, self.sin = angles.cos().to(decoder.dtype), angles.sin().to(decoder.dtype)
         self.mask = self._mask(cells)
 
-    def __call__(self) -> torch.Tensor:
-        """Logits of the last token."""
+    def __call__(self, index: int) -> torch.Tensor:
+        """Logits of the last token, whatever the index of the call."""
         decoder, x = self.decoder, self.x
         text = decoder.text
         eps, hidden = text.rms_norm_eps, (text.hidden_size,)
