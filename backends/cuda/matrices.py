@@ -53,7 +53,7 @@ class Matrices:
         else:
             normed = self._norms.rms_norm(rows, norm_weight, eps)
             outs = [self.linear(normed, weight, bias, None) for weight, bias in matrices]
-        return [out.reshape(*x.shape[:-1], -1) for out in outs]
+        return [out.reshape(*x.shape[:-1], out.shape[-1]) for out in outs]
 
     def gated_mlp(
         self, x: Array, norm_weight: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix

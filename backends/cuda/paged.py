@@ -37,6 +37,7 @@ class PagedCache:
         self._writes = writes
         self._attention = attention
         self._current: tuple[Step, CudaPools, DeviceStep] | None = None
+        self._appending: tuple[Step, CudaPools] | None = None
 
     def new_pools(self, num_layers: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaPools:
         """Pools with undefined contents.
@@ -57,7 +58,7 @@ class PagedCache:
         Raises:
             BackendError: There is not enough memory; the pools are as usable as before.
         """
-        self._current = None
+        self._current = self._appending = None
         pools.made.clear()
         page = pools.keys[0].nbytes // pools.keys[0].shape[0]
         with enough_memory("grow_pools", num_pages * page):
@@ -68,6 +69,7 @@ class PagedCache:
 
     def append(self, pools: CudaPools, layer: int, step: Step, k: Array, v: Array) -> None:
         """Write k, k turned, and v."""
+        self._check_slots(step, pools)
         at = self.on_device(step, pools)
         if step.rotation is None:
             pools.rotations[layer] = None
@@ -84,7 +86,7 @@ class PagedCache:
 
     def mass(self, q: Array, pools: CudaPools, layer: int, step: Step, scale: float) -> Array:
         """Attention mass of the step's cells."""
-        at = self.on_device(step, pools)
+        at = self.on_device(step, pools, "attention_mass")
         self._turn(pools, (layer,), step)
         return self._attention.mass(q, pools.rotated[layer], step, at, scale)
 
@@ -106,13 +108,20 @@ class PagedCache:
             return forward(x, pools, step)
         return self._recorded(forward, x, pools, step)
 
-    def on_device(self, step: Step, pools: CudaPools) -> DeviceStep:
+    def on_device(self, step: Step, pools: CudaPools, op: str = "attention") -> DeviceStep:
         """The step on the device, checked and copied once for all layers of a pass."""
         current = self._current
         if current is None or current[0] is not step or current[1] is not pools:
-            _check(pools, step)
+            check_cells(pools, step, op)
             self._current = current = (step, pools, DeviceStep.of(step))
         return current[2]
+
+    def _check_slots(self, step: Step, pools: CudaPools) -> None:
+        """Check where the new tokens go, once for all layers of a pass."""
+        last = self._appending
+        if last is None or last[0] is not step or last[1] is not pools:
+            check_query_slots(pools, step)
+            self._appending = (step, pools)
 
     def _turn(self, pools: CudaPools, layers: Sequence[int], step: Step) -> None:
         """Turn the keys of those layers whose turned copies are of other angles."""
@@ -130,7 +139,8 @@ class PagedCache:
             pools.rotations[layer] = step.rotation
 
     def _recorded(self, forward: Forward, x: Array, pools: CudaPools, step: Step) -> Array:
-        _check(pools, step)
+        self._check_slots(step, pools)
+        check_cells(pools, step)
         tiles = max(LEAST_TILES, 1 << (len(step.tiles.subblocks) - 1).bit_length())
         key = (forward, tiles, x.shape)
         if key not in pools.made:
@@ -159,11 +169,6 @@ class PagedCache:
         with suppress(NotRecordable):
             recorded.record(once)
         return out
-
-
-def _check(pools: CudaPools, step: Step) -> None:
-    check_query_slots(pools, step)
-    check_cells(pools, step)
 
 
 def _grown(array: Array, more_pages: int) -> Array:
