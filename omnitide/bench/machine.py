@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from omnitide import __version__
 from omnitide.backend import Backend
 from omnitide.backends import describe_backend
 
@@ -37,7 +38,7 @@ class Machine:
     @classmethod
     def of(cls, backend: Backend, *packages: str) -> Machine:
         """Of a backend, with the versions of further packages that are installed."""
-        versions = {"python": platform.python_version(), "omnitide": version("omnitide")}
+        versions = {"python": platform.python_version(), "omnitide": __version__}
         versions |= describe_backend(backend.name).versions
         for name in packages:
             try:

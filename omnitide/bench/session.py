@@ -204,6 +204,7 @@ class _Session:
             "minutes": settings.minutes,
             "layers": self.model.spec.num_layers,
             "units": state.history.next_unit,
+            "updates": sum(len(m.updates) for m in timed.values()),
             "tokens_seen": state.history.tokens_seen,
             "tokens_kept": len(state.history),
             "first_ms": medians[first] * MS,
