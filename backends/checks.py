@@ -112,3 +112,20 @@ def check_concat(arrays: Sequence[Array], axis: int) -> None:
         shape: list[int | None] = list(first)
         shape[axis] = None
         check_shape("concat", f"array {i}", array, *shape)
+
+
+def check_random(shape: Sequence[int], scale: float, seed: int) -> tuple[int, ...]:
+    """Sizes, scale and seed that are at least 0, and return the shape."""
+    sizes = tuple(shape)
+    if any(size < 0 for size in sizes) or not scale >= 0 or seed < 0:
+        raise ValueError(
+            "[random_normal] sizes, scale and seed must be at least 0, "
+            f"got {sizes}, {scale} and {seed}"
+        )
+    return sizes
+
+
+def check_repeat(repeat: int) -> None:
+    """At least one call."""
+    if repeat < 1:
+        raise ValueError(f"[timed] repeat must be at least 1, got {repeat}")

@@ -77,6 +77,18 @@ class Backend(Protocol):
         """The named tensors of a safetensors file, in the backend's dtype."""
         ...
 
+    def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Array:
+        """Independent normal values of mean 0 and deviation `scale`, in the backend's dtype.
+
+        Made on the device, without a copy on the host. Equal arguments give equal values on one
+        backend and version of its library; backends differ.
+        """
+        ...
+
+    def copy(self, array: Array) -> Array:
+        """Equal values at another place in memory, by the fastest copy that the device has."""
+        ...
+
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """Arrays joined along an axis."""
         ...
@@ -211,6 +223,23 @@ class Backend(Protocol):
 
     def synchronize(self, *arrays: Array) -> None:
         """Wait until these arrays, and all work before, are done."""
+        ...
+
+    def timed(self, function: Callable[[int], Any], repeat: int) -> list[float]:
+        """Seconds that each of the calls `function(0)` to `function(repeat - 1)` takes the device.
+
+        A call ends when the work that it has begun is done; what it returns, an array, a list of
+        arrays or None, belongs to it. A device with a clock of its own leaves out the host's time
+        between launches, by letting calls queue up; elsewhere it is the host's clock around call
+        and `synchronize`. Nothing is called beforehand to warm up.
+        """
+        ...
+
+    def memory_free(self) -> int:
+        """Bytes that can still be allocated.
+
+        What the backend holds of freed memory is given back first, so that others may have it.
+        """
         ...
 
     def peak_memory(self) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Array, Pools
-from omnitide.backends import checks
+from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
 from omnitide.backends.mlx import attention
 from omnitide.backends.mlx.attention import StepArrays, step_arrays
@@ -80,6 +80,18 @@ class MlxBackend(Composed):
             tensors[name] = stored.pop(name).astype(self._dtype)
             mx.eval(tensors[name])
         return tensors
+
+    def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Array:
+        """Normal values, of a key of their own."""
+        sizes = checks.check_random(shape, scale, seed)
+        key = mx.random.key(seed)
+        values = mx.random.normal(sizes, dtype=self._dtype, scale=scale, key=key)
+        mx.eval(values)  # else what it is made of would be held until it is used
+        return values
+
+    def copy(self, array: Array) -> Array:
+        """A sum with 0; MLX shares memory where nothing is computed."""
+        return array + 0
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """Arrays joined along an axis."""
@@ -199,6 +211,19 @@ class MlxBackend(Composed):
         """Compute these arrays and wait for all work of the thread's stream."""
         mx.eval(*arrays)
         mx.synchronize()
+
+    def timed(self, function: Callable[[int], Any], repeat: int) -> list[float]:
+        """Seconds of each call, by the host's clock; MLX has no events."""
+        checks.check_repeat(repeat)
+        return host.wall_times(function, repeat, self.synchronize)
+
+    def memory_free(self) -> int:
+        """Bytes up to what Metal recommends to use; on the CPU, of main memory."""
+        mx.clear_cache()
+        if not mx.metal.is_available():
+            return host.memory_free()
+        most = int(mx.device_info()["max_recommended_working_set_size"])
+        return max(most - int(mx.get_active_memory()), 0)
 
     def peak_memory(self) -> int:
         """Peak bytes of MLX's arrays."""

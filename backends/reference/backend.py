@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Pools
-from omnitide.backends import checks
+from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
 from omnitide.backends.pools import (
     PagedPools,
@@ -56,6 +56,17 @@ class ReferenceBackend(Composed):
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Floats]:
         """The named tensors, converted one at a time."""
         return {name: values.astype(self._dtype) for name, values in read_tensors(path, names)}
+
+    def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Floats:
+        """Normal values."""
+        sizes = checks.check_random(shape, scale, seed)
+        values: Floats = np.random.default_rng(seed).standard_normal(sizes, self._dtype.type)
+        values *= self._dtype.type(scale)
+        return values
+
+    def copy(self, array: Floats) -> Floats:
+        """A copy."""
+        return array.copy()
 
     def concat(self, arrays: Sequence[Floats], axis: int = 0) -> Floats:
         """Arrays joined along an axis."""
@@ -176,6 +187,15 @@ class ReferenceBackend(Composed):
 
     def synchronize(self, *arrays: Floats) -> None:
         """NumPy's work is done when a call returns."""
+
+    def timed(self, function: Callable[[int], Any], repeat: int) -> list[float]:
+        """Seconds of each call, by the clock."""
+        checks.check_repeat(repeat)
+        return host.wall_times(function, repeat, self.synchronize)
+
+    def memory_free(self) -> int:
+        """Free bytes of main memory."""
+        return host.memory_free()
 
     def peak_memory(self) -> int:
         """Peak resident bytes of the process."""

@@ -111,6 +111,10 @@ def segment_attention(q: Any, k: Any, v: Any, lengths: Any, scale: float) -> NDA
     return out
 
 
+def copy(array: Any) -> NDArray[np.float64]:
+    return np.array(array)
+
+
 def concat(arrays: Any, axis: int) -> NDArray[np.float64]:
     front = [np.moveaxis(array, axis, 0) for array in arrays]
     return np.moveaxis(np.array([part for array in front for part in array]), 0, axis)
@@ -190,6 +194,10 @@ def rotate_inputs(rng: Any, tokens: int, heads: int, head_dim: int) -> Inputs:
 def segment_inputs(rng: Any, lengths: tuple[int, ...], heads: int, head_dim: int) -> Inputs:
     q, k, v = normal(rng, 3, sum(lengths), heads, head_dim)
     return {"q": q, "k": k, "v": v, "lengths": lengths, "scale": head_dim**-0.5}
+
+
+def copy_inputs(rng: Any, shape: tuple[int, ...]) -> Inputs:
+    return {"array": normal(rng, *shape)}
 
 
 def concat_inputs(rng: Any, shapes: tuple[tuple[int, ...], ...], axis: int) -> Inputs:
@@ -305,6 +313,13 @@ OPERATIONS = [
         },
         segment_inputs,
         segment_attention,
+    ),
+    OpSpec(
+        "copy",
+        {"matrix": ((3, 5),), "one": ((1,),), "none": ((0, 4),), "no-axis": ((),)},
+        copy_inputs,
+        copy,
+        exact=True,
     ),
     OpSpec(
         "concat",
@@ -432,6 +447,9 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "forward_pass": "test_passes_of_a_stream_match_oracle",
         "run": "test_run_returns_and_raises_what_the_call_does",
         "synchronize": "test_synchronize_accepts_any_number_of_arrays",
+        "random_normal": "test_random_values_are_normal_and_repeat",
+        "timed": "test_timed_makes_each_call_once_and_in_order",
+        "memory_free": "test_some_memory_is_free",
         "peak_memory": "test_peak_memory_never_falls",
     }
     methods = {name for name, value in vars(Backend).items() if callable(value) and name[0] != "_"}

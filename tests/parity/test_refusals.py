@@ -51,6 +51,22 @@ TABLE = np.zeros((3, 3), np.float32)
 KV = (3, 2, 8)
 
 REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
+    "random-size": (
+        lambda g: g.backend.random_normal((2, -1), 1.0, 0),
+        "[random_normal] sizes, scale and seed must be at least 0, got (2, -1), 1.0 and 0",
+    ),
+    "random-scale": (
+        lambda g: g.backend.random_normal((2,), float("nan"), 0),
+        "[random_normal] sizes, scale and seed must be at least 0, got (2,), nan and 0",
+    ),
+    "random-seed": (
+        lambda g: g.backend.random_normal((2,), 1.0, -1),
+        "[random_normal] sizes, scale and seed must be at least 0, got (2,), 1.0 and -1",
+    ),
+    "timed-never": (
+        lambda g: g.backend.timed(lambda index: None, 0),
+        "[timed] repeat must be at least 1, got 0",
+    ),
     "linear-in": (
         lambda g: g.backend.linear(g.zeros(2, 3), g.zeros(4, 5)),
         "[linear] the last axis of x must have size 5, got (2, 3)",
