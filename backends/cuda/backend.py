@@ -7,6 +7,7 @@ This file checks arguments and hands them on. Which attention kernel runs is cho
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -20,6 +21,7 @@ from omnitide.backend import Array, Matrix, Pools
 from omnitide.backends import checks
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
+from omnitide.backends.cuda.clock import timed
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.elementwise import Elementwise
@@ -36,6 +38,9 @@ from omnitide.step import Step
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+RANDOM_AT_ONCE = 1 << 26
+"""Random values made at a time; 256 MiB in float32."""
 
 
 class CudaBackend:
@@ -60,7 +65,7 @@ class CudaBackend:
     def _prepare(self, device: Device) -> None:
         """On the backend's thread: take a stream, and make what works on it."""
         cp.cuda.Stream(non_blocking=True).use()
-        compiler = Compiler()
+        self._compiler = compiler = Compiler()
         norms, elementwise = Norms(compiler), Elementwise(compiler)
         self._norms, self._elementwise = norms, elementwise
         self._sampling = Sampling(compiler)
@@ -83,6 +88,20 @@ class CudaBackend:
             name: cp.asarray(values.astype(self._dtype))
             for name, values in read_tensors(path, names)
         }
+
+    def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Array:
+        """Normal values, made slice by slice so that no whole array is held in float32."""
+        sizes = checks.check_random(shape, scale, seed)
+        out = cp.empty(sizes, self._dtype)
+        flat, random = out.reshape(-1), cp.random.default_rng(seed)
+        for start in range(0, flat.size, RANDOM_AT_ONCE):
+            part = flat[start : start + RANDOM_AT_ONCE]
+            part[...] = random.standard_normal(part.size, dtype=np.float32) * np.float32(scale)
+        return out
+
+    def copy(self, array: Array) -> Array:
+        """A copy by the device's copy engine."""
+        return array.copy()
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """Arrays joined along an axis."""
@@ -209,6 +228,18 @@ class CudaBackend:
     def synchronize(self, *arrays: Array) -> None:
         """Wait for all work of the backend's stream."""
         cp.cuda.get_current_stream().synchronize()
+
+    def timed(self, function: Callable[[int], Any], repeat: int) -> list[float]:
+        """Seconds of each call by the device's clock."""
+        checks.check_repeat(repeat)
+        return timed(self._compiler, function, repeat)
+
+    def memory_free(self) -> int:
+        """Free bytes of the device, once what CuPy holds of freed memory is given back."""
+        self._cache.forget()
+        gc.collect()  # recorded passes and what they were recorded from refer to each other
+        cp.get_default_memory_pool().free_all_blocks()
+        return int(cp.cuda.runtime.memGetInfo()[0])
 
     def peak_memory(self) -> int:
         """Most bytes that CuPy has taken on the device for this process."""

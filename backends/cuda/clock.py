@@ -14,8 +14,11 @@ from omnitide.backends.cuda.instances import Instance
 
 DELAY = Instance("delay", "delay")
 
-HELD_PER_CALL, HELD_AT_MOST = 1e-3, 0.25
-"""Seconds for which the stream is held up, so that calls queue behind."""
+HELD_PER_CALL = 5e-4
+"""Seconds for which the stream is held up for each call, so that calls queue behind."""
+
+CALLS_AT_ONCE = 32
+"""Calls that queue; the driver's own queue is bounded."""
 
 
 def instances() -> tuple[Instance, ...]:
@@ -25,13 +28,16 @@ def instances() -> tuple[Instance, ...]:
 
 def timed(compiler: Compiler, function: Callable[[int], Any], repeat: int) -> list[float]:
     """Seconds of each call on the device, by events on the stream; see `Backend.timed`."""
-    held = min(repeat * HELD_PER_CALL, HELD_AT_MOST)
-    compiler(DELAY)((1,), (1,), (np.uint64(held * 1e9),))
-    marks = [cp.cuda.Event() for _ in range(repeat + 1)]
-    marks[0].record()
-    for call in range(repeat):
-        function(call)
-        marks[call + 1].record()
-    marks[-1].synchronize()
-    pairs = pairwise(marks)
-    return [cp.cuda.get_elapsed_time(start, stop) / 1e3 for start, stop in pairs]
+    delay = compiler(DELAY)
+    seconds: list[float] = []
+    for first in range(0, repeat, CALLS_AT_ONCE):
+        calls = range(first, min(first + CALLS_AT_ONCE, repeat))
+        marks = [cp.cuda.Event() for _ in range(len(calls) + 1)]
+        delay((1,), (1,), (np.uint64(len(calls) * HELD_PER_CALL * 1e9),))
+        marks[0].record()
+        for call, mark in zip(calls, marks[1:], strict=True):
+            function(call)
+            mark.record()
+        marks[-1].synchronize()
+        seconds += (cp.cuda.get_elapsed_time(a, b) / 1e3 for a, b in pairwise(marks))
+    return seconds

@@ -58,7 +58,7 @@ class PagedCache:
         Raises:
             BackendError: There is not enough memory; the pools are as usable as before.
         """
-        self._current = self._appending = None
+        self.forget()
         pools.made.clear()
         page = pools.keys[0].nbytes // pools.keys[0].shape[0]
         with enough_memory("grow_pools", num_pages * page):
@@ -66,6 +66,10 @@ class PagedCache:
             for layer, array in enumerate(pools.rotated):
                 if array.shape[0] < num_pages:
                     pools.rotated[layer] = _grown(array, num_pages - array.shape[0])
+
+    def forget(self) -> None:
+        """Let go of the pools and steps of the last pass."""
+        self._current = self._appending = None
 
     def append(self, pools: CudaPools, layer: int, step: Step, k: Array, v: Array) -> None:
         """Write k, k turned, and v."""
