@@ -1,0 +1,175 @@
+"""Products of a few rows with the weights, and what decode does around them.
+
+A decoded token reads every weight once, so these launches are decode. With overlap each is prepared
+while its predecessor ends: weights flow without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cupy as cp
+import numpy as np
+
+from omnitide.backend import Array
+from omnitide.backends.cuda.compiler import Compiler
+from omnitide.backends.cuda.instances import C_TYPES, Instance
+
+MAX_TOKENS = 8
+"""Rows of x that a launch takes; as many share one reading of the weights."""
+
+_TILE = 16
+_THREADS = 256
+_DTYPES = ("float16", "bfloat16")
+_NULL = np.uint64(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The weights under way to a block.
+
+    Attributes:
+        chunk: Columns of a stage.
+        stages: Stages of at most 16 rows.
+        ahead: Stages that are brought into the second-level cache beyond those.
+        blocks: Blocks a multiprocessor.
+    """
+
+    chunk: int = 512
+    stages: int = 5
+    ahead: int = 0
+    blocks: int = 1
+
+    def shared(self, rows: int) -> int:
+        """Bytes of shared memory for stages of so many rows."""
+        return self.stages * rows * (2 * self.chunk + 64)
+
+
+def _instance(dtype: str, gated: bool, norm: bool, ring: Ring) -> Instance:
+    flags = f"{str(gated).lower()}, {str(norm).lower()}"
+    sizes = f"{ring.chunk}, {ring.stages}, {ring.ahead}"
+    return Instance("matvec", f"matvec<{C_TYPES[dtype]}, {flags}, {sizes}>")
+
+
+def _argmax_instance(dtype: str) -> Instance:
+    return Instance("argmax", f"argmax<{C_TYPES[dtype]}>")
+
+
+def instances() -> tuple[Instance, ...]:
+    """Every instance that `MatVec` launches."""
+    kinds = ((False, False), (False, True), (True, True))
+    products = [_instance(dtype, *kind, Ring()) for dtype in _DTYPES for kind in kinds]
+    return (*products, *(_argmax_instance(dtype) for dtype in C_TYPES))
+
+
+class MatVec:
+    """Launches on CuPy's current stream, nothing but the launch: fit for capture into a graph.
+
+    x is (tokens, in), tokens at most MAX_TOKENS, in a multiple of 8; weights are (out, in), any
+    out; float16 or bfloat16. Products and sums are in float32.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        multiprocessors: int,
+        overlap: bool = True,
+        ring: Ring | None = None,
+    ) -> None:
+        """
+        Args:
+            compiler: Of the device.
+            multiprocessors: Of the device.
+            overlap: Let kernels start before their predecessor has ended, where the device can.
+                Every kernel of the stream that is launched so waits as `kernels/overlap.cuh` says;
+                kernels launched in the ordinary way are safe between them.
+            ring: Other than the default.
+        """
+        self._compiler = compiler
+        self._multiprocessors = multiprocessors
+        self._overlap = overlap
+        self._ring = ring or Ring()
+
+    def linear(
+        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+    ) -> Array:
+        """x @ weight.T + bias + residual, rounded once; residual is (tokens, out)."""
+        return self._multiply(x, [(weight, bias)], residual=residual)[0]
+
+    def project(
+        self,
+        x: Array,
+        norm_weight: Array,
+        eps: float,
+        weights_and_biases: Sequence[tuple[Array, Array | None]],
+    ) -> list[Array]:
+        """The RMS norm of x, rounded to its dtype, times each of up to three matrices."""
+        return self._multiply(x, weights_and_biases, norm=(norm_weight, eps))
+
+    def gated(
+        self,
+        x: Array,
+        norm_weight: Array,
+        eps: float,
+        gate: Array,
+        gate_bias: Array | None,
+        up: Array,
+        up_bias: Array | None,
+    ) -> Array:
+        """silu(n @ gate.T + gate_bias) * (n @ up.T + up_bias), n the RMS norm of x.
+
+        n and both factors are rounded to x's dtype, as separate operations would.
+        """
+        pairs = ((gate, gate_bias), (up, up_bias))
+        return self._multiply(x, pairs, norm=(norm_weight, eps), gated=True)[0]
+
+    def argmax(self, logits: Array) -> Array:
+        """The index of each row's largest value, int32, shape (rows,).
+
+        The lowest among equals; -1 for a row that holds a NaN.
+        """
+        rows, width = logits.shape
+        out = cp.empty(rows, np.int32)
+        kernel = self._compiler(_argmax_instance(logits.dtype.name))
+        kernel((rows,), (1024,), (logits, out, np.int32(width)), overlap=self._overlap)
+        return out
+
+    def _multiply(
+        self,
+        x: Array,
+        pairs: Sequence[tuple[Array, Array | None]],
+        norm: tuple[Array, float] | None = None,
+        residual: Array | None = None,
+        gated: bool = False,
+    ) -> list[Array]:
+        tokens, width = x.shape
+        outputs = [weight.shape[0] for weight, _ in pairs][: 1 if gated else None]
+        out = [cp.empty((tokens, height), x.dtype) for height in outputs]
+        norm_weight, eps = norm or (None, 0.0)
+        args = (
+            x,
+            _or_null(norm_weight),
+            np.float32(eps),
+            *_three([weight for weight, _ in pairs]),
+            *_three([bias for _, bias in pairs]),
+            _or_null(residual),
+            *_three(out),
+            *(np.int32(height) for height in (*outputs, 0, 0)[:3]),
+            np.int32(tokens),
+            np.int32(width),
+        )
+        ring = self._ring
+        kernel = self._compiler(_instance(x.dtype.name, gated, norm is not None, ring))
+        grid = min(self._multiprocessors * ring.blocks, sum(outputs))
+        shared = ring.shared(_TILE + tokens + (norm is not None))
+        kernel((grid,), (_THREADS,), args, shared=shared, overlap=self._overlap)
+        return out
+
+
+def _or_null(array: Array | None) -> Array:
+    return _NULL if array is None else array
+
+
+def _three(arrays: Sequence[Array | None]) -> list[Array]:
+    return [_or_null(array) for array in (*arrays, None, None)[:3]]
