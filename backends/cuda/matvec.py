@@ -21,6 +21,7 @@ MAX_TOKENS = 8
 
 _TILE = 16
 _THREADS = 256
+_PARTS = 32  # of a row of logits
 _DTYPES = ("float16", "bfloat16")
 _NULL = np.uint64(0)
 
@@ -40,6 +41,7 @@ class Ring:
     stages: int = 5
     ahead: int = 0
     blocks: int = 1
+    bulk: bool = True
 
     def shared(self, rows: int) -> int:
         """Bytes of shared memory for stages of so many rows."""
@@ -48,7 +50,7 @@ class Ring:
 
 def _instance(dtype: str, gated: bool, norm: bool, ring: Ring) -> Instance:
     flags = f"{str(gated).lower()}, {str(norm).lower()}"
-    sizes = f"{ring.chunk}, {ring.stages}, {ring.ahead}"
+    sizes = f"{ring.chunk}, {ring.stages}, {ring.ahead}, {str(ring.bulk).lower()}"
     return Instance("matvec", f"matvec<{C_TYPES[dtype]}, {flags}, {sizes}>")
 
 
@@ -90,6 +92,8 @@ class MatVec:
         self._multiprocessors = multiprocessors
         self._overlap = overlap
         self._ring = ring or Ring()
+        self._found = cp.empty((MAX_TOKENS, _PARTS), np.uint64)
+        self._arrived = cp.zeros(MAX_TOKENS, np.uint32)
 
     def linear(
         self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
@@ -125,14 +129,15 @@ class MatVec:
         return self._multiply(x, pairs, norm=(norm_weight, eps), gated=True)[0]
 
     def argmax(self, logits: Array) -> Array:
-        """The index of each row's largest value, int32, shape (rows,).
+        """The index of each row's largest value, int32, shape (rows,); rows at most MAX_TOKENS.
 
         The lowest among equals; -1 for a row that holds a NaN.
         """
         rows, width = logits.shape
         out = cp.empty(rows, np.int32)
+        args = (logits, self._found, self._arrived, out, np.int32(width))
         kernel = self._compiler(_argmax_instance(logits.dtype.name))
-        kernel((rows,), (1024,), (logits, out, np.int32(width)), overlap=self._overlap)
+        kernel((_PARTS, rows), (_THREADS,), args, overlap=self._overlap)
         return out
 
     def _multiply(

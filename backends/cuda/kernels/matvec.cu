@@ -72,6 +72,11 @@ __device__ __forceinline__ unsigned scale_two(unsigned pair, unsigned weights, f
   return pack_two(x.x * scale * weight.x, x.y * scale * weight.y, T());
 }
 
+// Outputs of a tile.
+struct Units {
+  int first, count;
+};
+
 // The rows that a block is to multiply by, and where they come from and go to.
 template <typename T, bool GATED, bool NORM>
 struct Work {
@@ -91,20 +96,20 @@ struct Work {
     tiles = (count + UNITS - 1) / UNITS;
   }
 
-  // First unit of a tile. Tiles of a block differ by at most one unit.
-  __device__ __forceinline__ int first(int tile) const { return begin + count * tile / tiles; }
+  // Tiles of a block differ by at most one unit.
+  __device__ __forceinline__ Units units(int tile) const {
+    const int first = count * tile / tiles;
+    return {begin + first, count * (tile + 1) / tiles - first};
+  }
 
   // Rows of a stage in use.
   __device__ __forceinline__ int rows() const { return TILE + tokens + (NORM ? 1 : 0); }
 
-  // Where a row of a stage comes from; null: the tile has no such row.
-  __device__ __forceinline__ const T* source(int row, int tile) const {
-    if (row >= TILE) {
-      if (row < TILE + tokens) return x + static_cast<long long>(row - TILE) * width;
-      return row < rows() ? norm_weight : nullptr;
-    }
-    int unit = first(tile) + (GATED ? row % UNITS : row);
-    if (unit >= first(tile + 1)) return nullptr;
+  // Where a weight row of a stage comes from; null: the tile has no such row.
+  __device__ __forceinline__ const T* weight_row(int row, Units tile) const {
+    int unit = GATED ? row % UNITS : row;
+    if (unit >= tile.count) return nullptr;
+    unit += tile.first;
     int matrix = GATED ? row / UNITS : 0;
     if (!GATED && unit >= heights[0]) {
       unit -= heights[0];
@@ -117,9 +122,14 @@ struct Work {
     const T* weight = matrix == 0 ? weights[0] : matrix == 1 ? weights[1] : weights[2];
     return weight + static_cast<long long>(unit) * width;
   }
+
+  // Where the rows below the weights come from.
+  __device__ __forceinline__ const T* input_row(int row) const {
+    return row < tokens ? x + static_cast<long long>(row) * width : norm_weight;
+  }
 };
 
-template <typename T, bool GATED, bool NORM, int CHUNK, int STAGES, int AHEAD>
+template <typename T, bool GATED, bool NORM, int CHUNK, int STAGES, int AHEAD, bool BULK>
 __global__ void __launch_bounds__(THREADS)
     matvec(const T* x, const T* norm_weight, float eps, const T* weight_0, const T* weight_1,
            const T* weight_2, const T* bias_0, const T* bias_1, const T* bias_2, const T* residual,
@@ -144,68 +154,97 @@ __global__ void __launch_bounds__(THREADS)
   const int chunks = (width + CHUNK - 1) / CHUNK;
   const int total = work.tiles * chunks;
 
-  int fill_tile = 0, fill_chunk = 0, fill_stage = 0;  // what is copied next, and where to
+  // What is copied next, and where to.
+  int fill_tile = 0, fill_chunk = 0, fill_stage = 0;
+  Units fill_units = work.units(0);
+  const int inputs = work.rows() - TILE;
 
-#if __CUDA_ARCH__ >= 900
-  // The first warp fills: a lane a row.
   __shared__ __align__(8) unsigned long long barriers[STAGES];
-  const unsigned long long policy = lane < TILE ? evict_first() : evict_normal();
-  const T* source = nullptr;
-  auto fill = [&](bool first_part, bool second_part) {
-    if (fill_chunk == 0) source = work.source(lane, fill_tile);
-    const int columns = min(CHUNK, width - fill_chunk * CHUNK);
-    const unsigned barrier = shared_address(&barriers[fill_stage]);
-    const unsigned rows = __popc(__ballot_sync(0xffffffff, source != nullptr));
-    if (first_part && lane == 0) barrier_expect(barrier, rows * columns * 2);
-    __syncwarp();
-    const bool is_x = lane >= TILE && lane < TILE + tokens;
-    if (source != nullptr && (is_x ? second_part : first_part)) {
-      copy_bulk(shared_address(ring + fill_stage * stage_bytes + lane * PITCH),
-                source + fill_chunk * CHUNK, columns * 2, barrier, policy);
+  const unsigned long long once = evict_first(), normal = evict_normal();
+  const T* low_row = nullptr;
+  const T* high_row = nullptr;
+  auto fill = [&](bool weights, bool given) {
+    const int column = fill_chunk * CHUNK;
+    const int columns = min(CHUNK, width - column);
+    unsigned char* to = ring + fill_stage * stage_bytes;
+#if __CUDA_ARCH__ >= 900
+    if constexpr (BULK) {
+      // Each warp copies two of the tile's rows.
+      const unsigned barrier = shared_address(&barriers[fill_stage]);
+      if (fill_chunk == 0) {
+        fill_units = work.units(fill_tile);
+        low_row = work.weight_row(warp, fill_units);
+        high_row = work.weight_row(warp + 8, fill_units);
+      }
+      if (lane == 0) {
+        const int bytes = columns * 2;
+        if (weights) {
+          if (warp == 0) {
+            barrier_expect(barrier, (fill_units.count * (GATED ? 2 : 1) + inputs) * bytes);
+          }
+          if (low_row != nullptr) {
+            copy_bulk(shared_address(to + warp * PITCH), low_row + column, bytes, barrier, once);
+          }
+          if (high_row != nullptr) {
+            copy_bulk(shared_address(to + (warp + 8) * PITCH), high_row + column, bytes, barrier,
+                      once);
+          }
+        }
+        if (given) {
+          for (int row = warp; row < inputs; row += WARPS) {
+            copy_bulk(shared_address(to + (TILE + row) * PITCH), work.input_row(row) + column,
+                      bytes, barrier, normal);
+          }
+        }
+      }
+    } else
+#endif
+    {
+      if (fill_chunk == 0 && fill_tile < work.tiles) fill_units = work.units(fill_tile);
+      constexpr int PIECES = CHUNK / 8;
+      const int at = thread % PIECES * 8;
+      if (fill_tile < work.tiles && at < columns) {
+        const unsigned place = shared_address(to) + at * 2;
+        if (weights) {
+#pragma unroll
+          for (int row = thread / PIECES; row < TILE; row += THREADS / PIECES) {
+            const T* from = work.weight_row(row, fill_units);
+            if (from != nullptr) copy_16(place + row * PITCH, from + column + at, once);
+          }
+        }
+        if (given) {
+          for (int row = thread / PIECES; row < inputs; row += THREADS / PIECES) {
+            copy_16(place + (TILE + row) * PITCH, work.input_row(row) + column + at, normal);
+          }
+        }
+      }
+      close_group();
     }
     if (++fill_chunk == chunks) fill_chunk = 0, ++fill_tile;
     if (++fill_stage == STAGES) fill_stage = 0;
   };
-  if (warp == 0) {
-    if (lane < STAGES) barrier_init(shared_address(&barriers[lane]), 1);
-    barrier_publish();
-    __syncwarp();
-    for (int i = 0; i < STAGES - 1 && i < total; ++i) fill(true, false);
+#if __CUDA_ARCH__ >= 900
+  if constexpr (BULK) {
+    if (thread == 0) {
+      for (int i = 0; i < STAGES; ++i) barrier_init(shared_address(&barriers[i]), 1);
+      barrier_publish();
+    }
+    __syncthreads();
+  }
+  for (int i = 0; i < STAGES - 1 && (!BULK || i < total); ++i) fill(true, false);
+  if (AHEAD > 0 && warp == 0) {
     for (int i = STAGES - 1; i < STAGES - 1 + AHEAD && i < total; ++i) {
-      const T* from = work.source(lane, i / chunks);
+      const T* from = lane < TILE ? work.weight_row(lane, work.units(i / chunks)) : nullptr;
       const int column = i % chunks * CHUNK;
-      if (lane < TILE && from != nullptr) {
-        prefetch_bulk(from + column, min(CHUNK, width - column) * 2);
-      }
+      if (from != nullptr) prefetch_bulk(from + column, min(CHUNK, width - column) * 2);
     }
   }
   let_successor_start();
   wait_for_predecessor();
-  if (warp == 0) {
-    fill_tile = fill_chunk = fill_stage = 0;
-    for (int i = 0; i < STAGES - 1 && i < total; ++i) fill(false, true);
-  }
+  fill_tile = fill_chunk = fill_stage = 0;
+  for (int i = 0; i < STAGES - 1 && (!BULK || i < total); ++i) fill(false, true);
 #else
-  // All threads fill: 16 bytes each, some rows apart.
-  constexpr int PIECES = CHUNK / 8;
-  const unsigned long long once = evict_first(), normal = evict_normal();
-  auto fill = [&] {
-    if (fill_tile < work.tiles) {
-      const int column = fill_chunk * CHUNK + thread % PIECES * 8;
-      for (int row = thread / PIECES; row < work.rows(); row += THREADS / PIECES) {
-        const T* from = work.source(row, fill_tile);
-        if (from != nullptr && column < width) {
-          copy_16(
-              shared_address(ring + fill_stage * stage_bytes + row * PITCH) + thread % PIECES * 16,
-              from + column, row < TILE ? once : normal);
-        }
-      }
-      if (++fill_chunk == chunks) fill_chunk = 0, ++fill_tile;
-      if (++fill_stage == STAGES) fill_stage = 0;
-    }
-    close_group();
-  };
-  for (int i = 0; i < STAGES - 1; ++i) fill();
+  for (int i = 0; i < STAGES - 1; ++i) fill(true, true);
 #endif
 
   // The token whose column of the product this lane supplies; lanes without one repeat the last.
@@ -233,22 +272,28 @@ __global__ void __launch_bounds__(THREADS)
 
   float sum[4] = {};
   int tile = 0, chunk = 0, stage = 0;
+  Units units{};
   unsigned parity = 0;
   for (int i = 0; i < total; ++i) {
     const bool last = chunk == chunks - 1;
-#if __CUDA_ARCH__ >= 900
-    __syncthreads();  // the stage read last is free
-    if (warp == 0 && i + STAGES - 1 < total) fill(true, true);
-#else
-    wait_for_groups<STAGES - 2>();
-    __syncthreads();  // also: everyone's copies are there
-    fill();
-#endif
+    if (BULK && __CUDA_ARCH__ >= 900) {
+      __syncthreads();  // the stage read last is free
+      if (i + STAGES - 1 < total) fill(true, true);
+    } else {
+      if (i == 0 && __CUDA_ARCH__ >= 900) {
+        wait_for_groups<0>();
+      } else {
+        wait_for_groups<STAGES - 2>();
+      }
+      __syncthreads();  // also: everyone's copies are there
+      fill(true, true);
+    }
+    if (chunk == 0) units = work.units(tile);
 
     // One thread an output; what is added to it comes while the stage does.
     const int unit = thread % UNITS, row = thread / UNITS;
-    const int index = work.first(tile) + unit;
-    const bool writes = last && row < tokens && index < work.first(tile + 1);
+    const int index = units.first + unit;
+    const bool writes = last && row < tokens && unit < units.count;
     int at = index, height = height_0;
     const T* bias = bias_0;
     T* out = out_0;
@@ -265,7 +310,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 
 #if __CUDA_ARCH__ >= 900
-    barrier_wait(shared_address(&barriers[stage]), parity);
+    if (BULK) barrier_wait(shared_address(&barriers[stage]), parity);
 #endif
     const unsigned char* base = ring + stage * stage_bytes;
     const int columns = min(CHUNK, width - chunk * CHUNK);
