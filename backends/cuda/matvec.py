@@ -17,12 +17,12 @@ from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.instances import C_TYPES, Instance
 
 MAX_TOKENS = 8
-"""Rows of x that a launch takes; as many share one reading of the weights."""
+"""Rows of x, at most, that a launch takes; they share one reading of the weights."""
 
-_TILE = 16
-_THREADS = 256
 _PARTS = 32  # of a row of logits
+_PART_THREADS = 256
 _DTYPES = ("float16", "bfloat16")
+_TOKENS = (1, 2, 4, 8)
 _NULL = np.uint64(0)
 
 
@@ -31,26 +31,30 @@ class Ring:
     """The weights under way to a block.
 
     Attributes:
-        chunk: Columns of a stage.
-        stages: Stages of at most 16 rows.
-        ahead: Stages that are brought into the second-level cache beyond those.
-        blocks: Blocks a multiprocessor.
+        warps: Warps of a block.
+        piece: Columns of a row that are copied at a time.
+        slots: Pieces of a warp that are under way or at hand.
     """
 
-    chunk: int = 512
-    stages: int = 5
-    ahead: int = 0
-    blocks: int = 1
-    bulk: bool = True
+    warps: int = 8
+    piece: int = 1792
+    slots: int = 3
 
-    def shared(self, rows: int) -> int:
-        """Bytes of shared memory for stages of so many rows."""
-        return self.stages * rows * (2 * self.chunk + 64)
+    def shared(self, width: int, rows: int) -> int:
+        """Bytes of shared memory with so many rows of input beside the ring."""
+        return 2 * (self.warps * self.slots * self.piece + rows * width)
 
 
-def _instance(dtype: str, gated: bool, norm: bool, ring: Ring) -> Instance:
+RINGS = (Ring(), Ring(slots=2), Ring(slots=1))
+"""The first that leaves room for a second block on an H100's multiprocessor is taken."""
+
+_STATIC = 4608  # bytes of shared memory that a kernel needs in any case
+_HALF = 113 * 1024
+
+
+def _instance(dtype: str, gated: bool, norm: bool, tokens: int, ring: Ring) -> Instance:
     flags = f"{str(gated).lower()}, {str(norm).lower()}"
-    sizes = f"{ring.chunk}, {ring.stages}, {ring.ahead}, {str(ring.bulk).lower()}"
+    sizes = f"{tokens}, {ring.warps}, {ring.piece}, {ring.slots}"
     return Instance("matvec", f"matvec<{C_TYPES[dtype]}, {flags}, {sizes}>")
 
 
@@ -61,15 +65,21 @@ def _argmax_instance(dtype: str) -> Instance:
 def instances() -> tuple[Instance, ...]:
     """Every instance that `MatVec` launches."""
     kinds = ((False, False), (False, True), (True, True))
-    products = [_instance(dtype, *kind, Ring()) for dtype in _DTYPES for kind in kinds]
+    products = [
+        _instance(dtype, *kind, tokens, ring)
+        for dtype in _DTYPES
+        for kind in kinds
+        for tokens in _TOKENS
+        for ring in RINGS
+    ]
     return (*products, *(_argmax_instance(dtype) for dtype in C_TYPES))
 
 
 class MatVec:
     """Launches on CuPy's current stream, nothing but the launch: fit for capture into a graph.
 
-    x is (tokens, in), tokens at most MAX_TOKENS, in a multiple of 8; weights are (out, in), any
-    out; float16 or bfloat16. Products and sums are in float32.
+    x is (tokens, in), tokens at most `max_tokens(in)`, in a multiple of 8; weights are (out, in),
+    any out; float16 or bfloat16. Products and sums are in float32.
     """
 
     def __init__(
@@ -77,7 +87,7 @@ class MatVec:
         compiler: Compiler,
         multiprocessors: int,
         overlap: bool = True,
-        ring: Ring | None = None,
+        rings: Sequence[Ring] = RINGS,
     ) -> None:
         """
         Args:
@@ -86,14 +96,20 @@ class MatVec:
             overlap: Let kernels start before their predecessor has ended, where the device can.
                 Every kernel of the stream that is launched so waits as `kernels/overlap.cuh` says;
                 kernels launched in the ordinary way are safe between them.
-            ring: Other than the default.
+            rings: To choose from.
         """
         self._compiler = compiler
         self._multiprocessors = multiprocessors
         self._overlap = overlap
-        self._ring = ring or Ring()
+        self._rings = rings
+        self._limit = cp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - _STATIC
         self._found = cp.empty((MAX_TOKENS, _PARTS), np.uint64)
         self._arrived = cp.zeros(MAX_TOKENS, np.uint32)
+
+    def max_tokens(self, width: int) -> int:
+        """Rows of x that a launch takes if they are so wide; 0: none."""
+        free = self._limit - min(ring.shared(width, 1) for ring in self._rings)
+        return max(0, min(MAX_TOKENS, int(free) // (2 * width)))
 
     def linear(
         self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
@@ -137,7 +153,7 @@ class MatVec:
         out = cp.empty(rows, np.int32)
         args = (logits, self._found, self._arrived, out, np.int32(width))
         kernel = self._compiler(_argmax_instance(logits.dtype.name))
-        kernel((_PARTS, rows), (_THREADS,), args, overlap=self._overlap)
+        kernel((_PARTS, rows), (_PART_THREADS,), args, overlap=self._overlap)
         return out
 
     def _multiply(
@@ -164,12 +180,22 @@ class MatVec:
             np.int32(tokens),
             np.int32(width),
         )
-        ring = self._ring
-        kernel = self._compiler(_instance(x.dtype.name, gated, norm is not None, ring))
-        grid = min(self._multiprocessors * ring.blocks, sum(outputs))
-        shared = ring.shared(_TILE + tokens + (norm is not None))
-        kernel((grid,), (_THREADS,), args, shared=shared, overlap=self._overlap)
+        ring = self._ring(width, tokens + (norm is not None))
+        room = next(room for room in _TOKENS if room >= tokens)
+        kernel = self._compiler(_instance(x.dtype.name, gated, norm is not None, room, ring))
+        kernel(
+            (min(self._multiprocessors, sum(outputs)),),
+            (32 * ring.warps,),
+            args,
+            shared=ring.shared(width, tokens + (norm is not None)),
+            overlap=self._overlap,
+        )
         return out
+
+    def _ring(self, width: int, rows: int) -> Ring:
+        fitting = [ring for ring in self._rings if ring.shared(width, rows) <= self._limit]
+        small = [ring for ring in fitting if ring.shared(width, rows) <= _HALF - _STATIC]
+        return (small or fitting)[0]
 
 
 def _or_null(array: Array | None) -> Array:

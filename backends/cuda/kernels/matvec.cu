@@ -1,6 +1,6 @@
 // out = x weight^T for a few rows of x, at the speed at which the weights can be read.
 //
-//   x           (tokens, width) T, 1 <= tokens <= 8; width a multiple of 8
+//   x           (tokens, width) T, 1 <= tokens <= TOKENS; width a multiple of 8
 //   norm_weight (width,) T, read if NORM: x is RMS-normalised first and rounded to T
 //   weight_0..2 (height_i, width) T: up to three matrices side by side; height 0: not there
 //   bias_0..2   (height_i,) T or null
@@ -10,47 +10,20 @@
 //   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
 //
 // T: __half or __nv_bfloat16. Products and sums in float, one rounding at the end.
-// Grid: any number of blocks of 256 threads, best one a multiprocessor; each takes an equal share
-// of the rows of the matrices. Shared memory: STAGES * (16 + tokens + (NORM ? 1 : 0)) * (2 CHUNK +
-// 64). Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
+// Grid: any number of blocks of 32 WARPS threads, best one a multiprocessor; each takes an equal
+// share of the rows. Shared memory: 2 WARPS SLOTS PIECE + 2 (tokens + NORM) width bytes. Reference:
+// `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
 //
-// A block goes through its rows in tiles of at most 16 (GATED: 8 of each matrix), through a tile in
-// chunks of CHUNK columns. A stage of the ring in shared memory holds a chunk of the tile's rows,
-// of x and of the norm's weight. The warps share a chunk's columns: mma m16n8k16 multiplies 16 rows
-// by 8 tokens; which columns it calls k does not matter as long as both factors agree, so each lane
-// takes 8 neighbours. Weights do not depend on earlier kernels: the ring is filled before the wait
-// for them.
+// A row is cut into pieces of at most PIECE columns. The warps take the block's pieces in turn;
+// each has SLOTS of its own that weights are copied to asynchronously, so that no warp waits for
+// another while weights flow. A piece's sum goes to shared memory; when a batch of rows is done,
+// one thread an output adds up its pieces. The weights don't depend on earlier kernels: their
+// copies start before the wait.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "types.cuh"
 
-constexpr int TILE = 16;
-constexpr int MAX_TOKENS = 8;
-constexpr int WARPS = 8;
-constexpr int THREADS = 32 * WARPS;
-
-__device__ __forceinline__ void multiply(float (&sum)[4], uint4 low, uint4 high, uint4 x, __half) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(low.x), "r"(high.x), "r"(low.y), "r"(high.y), "r"(x.x), "r"(x.y));
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(low.z), "r"(high.z), "r"(low.w), "r"(high.w), "r"(x.z), "r"(x.w));
-}
-
-__device__ __forceinline__ void multiply(float (&sum)[4], uint4 low, uint4 high, uint4 x,
-                                         __nv_bfloat16) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(low.x), "r"(high.x), "r"(low.y), "r"(high.y), "r"(x.x), "r"(x.y));
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(low.z), "r"(high.z), "r"(low.w), "r"(high.w), "r"(x.z), "r"(x.w));
-}
+constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
 
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
@@ -59,304 +32,237 @@ __device__ __forceinline__ float2 unpack_two(unsigned pair, __nv_bfloat16) {
   return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&pair));
 }
 
-template <typename T>
-__device__ __forceinline__ float square_two(unsigned pair) {
-  const float2 x = unpack_two(pair, T());
-  return x.x * x.x + x.y * x.y;
-}
+// Eight neighbours as they lie in memory, and in float.
+struct Eight {
+  float2 pairs[4];
 
-template <typename T>
-__device__ __forceinline__ unsigned scale_two(unsigned pair, unsigned weights, float scale) {
-  const float2 x = unpack_two(pair, T());
-  const float2 weight = unpack_two(weights, T());
-  return pack_two(x.x * scale * weight.x, x.y * scale * weight.y, T());
-}
-
-// Outputs of a tile.
-struct Units {
-  int first, count;
-};
-
-// The rows that a block is to multiply by, and where they come from and go to.
-template <typename T, bool GATED, bool NORM>
-struct Work {
-  static constexpr int UNITS = GATED ? TILE / 2 : TILE;  // outputs a tile has for one token
-
-  const T* x;
-  const T* norm_weight;
-  const T* weights[3];
-  int heights[3];
-  int tokens, width;
-  int begin, count, tiles;
-
-  __device__ __forceinline__ void share(int block, int num_blocks) {
-    const long long all = GATED ? heights[0] : heights[0] + heights[1] + heights[2];
-    begin = static_cast<int>(all * block / num_blocks);
-    count = static_cast<int>(all * (block + 1) / num_blocks) - begin;
-    tiles = (count + UNITS - 1) / UNITS;
-  }
-
-  // Tiles of a block differ by at most one unit.
-  __device__ __forceinline__ Units units(int tile) const {
-    const int first = count * tile / tiles;
-    return {begin + first, count * (tile + 1) / tiles - first};
-  }
-
-  // Rows of a stage in use.
-  __device__ __forceinline__ int rows() const { return TILE + tokens + (NORM ? 1 : 0); }
-
-  // Where a weight row of a stage comes from; null: the tile has no such row.
-  __device__ __forceinline__ const T* weight_row(int row, Units tile) const {
-    int unit = GATED ? row % UNITS : row;
-    if (unit >= tile.count) return nullptr;
-    unit += tile.first;
-    int matrix = GATED ? row / UNITS : 0;
-    if (!GATED && unit >= heights[0]) {
-      unit -= heights[0];
-      matrix = 1;
-      if (unit >= heights[1]) {
-        unit -= heights[1];
-        matrix = 2;
-      }
-    }
-    const T* weight = matrix == 0 ? weights[0] : matrix == 1 ? weights[1] : weights[2];
-    return weight + static_cast<long long>(unit) * width;
-  }
-
-  // Where the rows below the weights come from.
-  __device__ __forceinline__ const T* input_row(int row) const {
-    return row < tokens ? x + static_cast<long long>(row) * width : norm_weight;
+  template <typename T>
+  __device__ __forceinline__ static Eight of(uint4 bits, T) {
+    return {unpack_two(bits.x, T()), unpack_two(bits.y, T()), unpack_two(bits.z, T()),
+            unpack_two(bits.w, T())};
   }
 };
 
-template <typename T, bool GATED, bool NORM, int CHUNK, int STAGES, int AHEAD, bool BULK>
-__global__ void __launch_bounds__(THREADS)
+template <typename T>
+__device__ __forceinline__ uint4 normalized(uint4 bits, uint4 weights, float scale) {
+  const Eight x = Eight::of(bits, T()), by = Eight::of(weights, T());
+  unsigned out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[i] =
+        pack_two(x.pairs[i].x * scale * by.pairs[i].x, x.pairs[i].y * scale * by.pairs[i].y, T());
+  }
+  return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+__device__ __forceinline__ float sum_of_warp(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffff, value, offset);
+  }
+  return value;
+}
+
+// A place in a block's sequence of pieces: outputs one by one, of each all pieces of its rows.
+struct Place {
+  int unit, part;
+
+  __device__ __forceinline__ void advance(int pieces, int parts) {
+    part += pieces;
+    unit += part / parts;
+    part %= parts;
+  }
+};
+
+template <typename T, bool GATED, bool NORM, int TOKENS, int WARPS, int PIECE, int SLOTS>
+__global__ void __launch_bounds__(32 * WARPS)
     matvec(const T* x, const T* norm_weight, float eps, const T* weight_0, const T* weight_1,
            const T* weight_2, const T* bias_0, const T* bias_1, const T* bias_2, const T* residual,
            T* out_0, T* out_1, T* out_2, int height_0, int height_1, int height_2, int tokens,
            int width) {
-  // 64 bytes beside a whole number of bank rows: two rows read by one access don't meet in a bank.
-  constexpr int PITCH = 2 * CHUNK + 64;
-  constexpr int UNITS = Work<T, GATED, NORM>::UNITS;
-  static_assert(CHUNK % 256 == 0, "a step of each warp");
-
-  extern __shared__ __align__(128) unsigned char ring[];
-  __shared__ float partial[WARPS][MAX_TOKENS][TILE];
+  constexpr int THREADS = 32 * WARPS;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float partials[PARTIALS];
+  __shared__ float squares[WARPS];
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  const int group = lane / 4, quad = lane % 4;
+  T* slots = reinterpret_cast<T*>(shared) + warp * SLOTS * PIECE;
+  uint4* inputs = reinterpret_cast<uint4*>(shared + WARPS * SLOTS * PIECE * sizeof(T));
 
-  Work<T, GATED, NORM> work{
-      x,      norm_weight, {weight_0, weight_1, weight_2}, {height_0, height_1, height_2},
-      tokens, width};
-  work.share(blockIdx.x, gridDim.x);
-  const int stage_bytes = work.rows() * PITCH;
-  const int chunks = (width + CHUNK - 1) / CHUNK;
-  const int total = work.tiles * chunks;
+  const long long all = GATED ? height_0 : height_0 + height_1 + height_2;
+  const int begin = static_cast<int>(all * blockIdx.x / gridDim.x);
+  const int count = static_cast<int>(all * (blockIdx.x + 1) / gridDim.x) - begin;
+  const int pieces = (width + PIECE - 1) / PIECE;
+  const int columns = (width / 8 + pieces - 1) / pieces * 8;  // of each piece but the last
+  const int parts = GATED ? 2 * pieces : pieces;
 
-  // What is copied next, and where to.
-  int fill_tile = 0, fill_chunk = 0, fill_stage = 0;
-  Units fill_units = work.units(0);
-  const int inputs = work.rows() - TILE;
-
-  __shared__ __align__(8) unsigned long long barriers[STAGES];
-  const unsigned long long once = evict_first(), normal = evict_normal();
-  const T* low_row = nullptr;
-  const T* high_row = nullptr;
-  auto fill = [&](bool weights, bool given) {
-    const int column = fill_chunk * CHUNK;
-    const int columns = min(CHUNK, width - column);
-    unsigned char* to = ring + fill_stage * stage_bytes;
+  // Copies the weights of a place to a slot.
+  auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
+    int row = begin + place.unit, piece = place.part;
+    const T* weight = weight_0;
+    if (GATED && piece >= pieces) piece -= pieces, weight = weight_1;
+    if (!GATED && row >= height_0) {
+      row -= height_0, weight = weight_1;
+      if (row >= height_1) row -= height_1, weight = weight_2;
+    }
+    const int first = piece * columns;
+    const T* from = weight + static_cast<long long>(row) * width + first;
+    const int length = min(columns, width - first);
+    const unsigned to = shared_address(slots + slot * PIECE);
 #if __CUDA_ARCH__ >= 900
-    if constexpr (BULK) {
-      // Each warp copies two of the tile's rows.
-      const unsigned barrier = shared_address(&barriers[fill_stage]);
-      if (fill_chunk == 0) {
-        fill_units = work.units(fill_tile);
-        low_row = work.weight_row(warp, fill_units);
-        high_row = work.weight_row(warp + 8, fill_units);
-      }
-      if (lane == 0) {
-        const int bytes = columns * 2;
-        if (weights) {
-          if (warp == 0) {
-            barrier_expect(barrier, (fill_units.count * (GATED ? 2 : 1) + inputs) * bytes);
-          }
-          if (low_row != nullptr) {
-            copy_bulk(shared_address(to + warp * PITCH), low_row + column, bytes, barrier, once);
-          }
-          if (high_row != nullptr) {
-            copy_bulk(shared_address(to + (warp + 8) * PITCH), high_row + column, bytes, barrier,
-                      once);
-          }
-        }
-        if (given) {
-          for (int row = warp; row < inputs; row += WARPS) {
-            copy_bulk(shared_address(to + (TILE + row) * PITCH), work.input_row(row) + column,
-                      bytes, barrier, normal);
-          }
-        }
-      }
-    } else
+    if (lane == 0) {
+      barrier_expect(barrier, length * sizeof(T));
+      copy_bulk(to, from, length * sizeof(T), barrier, evict_first());
+    }
+#else
+    for (int at = lane * 8; at < length; at += 256) {
+      copy_16(to + at * sizeof(T), from + at, evict_first());
+    }
 #endif
-    {
-      if (fill_chunk == 0 && fill_tile < work.tiles) fill_units = work.units(fill_tile);
-      constexpr int PIECES = CHUNK / 8;
-      const int at = thread % PIECES * 8;
-      if (fill_tile < work.tiles && at < columns) {
-        const unsigned place = shared_address(to) + at * 2;
-        if (weights) {
-#pragma unroll
-          for (int row = thread / PIECES; row < TILE; row += THREADS / PIECES) {
-            const T* from = work.weight_row(row, fill_units);
-            if (from != nullptr) copy_16(place + row * PITCH, from + column + at, once);
-          }
-        }
-        if (given) {
-          for (int row = thread / PIECES; row < inputs; row += THREADS / PIECES) {
-            copy_16(place + (TILE + row) * PITCH, work.input_row(row) + column + at, normal);
-          }
-        }
-      }
-      close_group();
-    }
-    if (++fill_chunk == chunks) fill_chunk = 0, ++fill_tile;
-    if (++fill_stage == STAGES) fill_stage = 0;
   };
+  // Starts the copy of this thread's share of some rows.
+  auto fetch = [&](uint4* to, const T* from, int rows) {
+    for (int at = thread; at < rows * width / 8; at += THREADS) {
+      copy_16(shared_address(to + at), reinterpret_cast<const uint4*>(from) + at, evict_normal());
+    }
+  };
+
+  Place next{0, 0};  // to be copied
+  next.advance(warp, parts);
+  Place place = next;  // to be multiplied
 #if __CUDA_ARCH__ >= 900
-  if constexpr (BULK) {
-    if (thread == 0) {
-      for (int i = 0; i < STAGES; ++i) barrier_init(shared_address(&barriers[i]), 1);
-      barrier_publish();
-    }
-    __syncthreads();
+  __shared__ __align__(8) unsigned long long barriers[WARPS * SLOTS];
+  const unsigned first_barrier = shared_address(barriers + warp * SLOTS);
+  if (lane == 0) {
+    for (int slot = 0; slot < SLOTS; ++slot) barrier_init(first_barrier + slot * 8, 1);
+    barrier_publish();
   }
-  for (int i = 0; i < STAGES - 1 && (!BULK || i < total); ++i) fill(true, false);
-  if (AHEAD > 0 && warp == 0) {
-    for (int i = STAGES - 1; i < STAGES - 1 + AHEAD && i < total; ++i) {
-      const T* from = lane < TILE ? work.weight_row(lane, work.units(i / chunks)) : nullptr;
-      const int column = i % chunks * CHUNK;
-      if (from != nullptr) prefetch_bulk(from + column, min(CHUNK, width - column) * 2);
-    }
+  __syncwarp();
+#else
+  const unsigned first_barrier = 0;
+  fetch(inputs, x, tokens);
+  if (NORM) fetch(inputs + tokens * (width / 8), norm_weight, 1);
+  close_group();
+#endif
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
+    next.advance(WARPS, parts);
+#if __CUDA_ARCH__ < 900
+    close_group();
+#endif
   }
+#if __CUDA_ARCH__ >= 900
+  if (NORM) fetch(inputs + tokens * (width / 8), norm_weight, 1);
   let_successor_start();
   wait_for_predecessor();
-  fill_tile = fill_chunk = fill_stage = 0;
-  for (int i = 0; i < STAGES - 1 && (!BULK || i < total); ++i) fill(false, true);
+  fetch(inputs, x, tokens);
+  close_group();
+  wait_for_groups<0>();
 #else
-  for (int i = 0; i < STAGES - 1; ++i) fill(true, true);
+  wait_for_groups<SLOTS>();
 #endif
 
-  // The token whose column of the product this lane supplies; lanes without one repeat the last.
-  const int token = min(group, tokens - 1);
-  float scale = 1.0f;
   if constexpr (NORM) {
-    for (int i = 0; i < tokens; ++i) {
+    for (int token = 0; token < tokens; ++token) {
+      uint4* row = inputs + token * (width / 8);
+      // The threads' own copies are the ones that each may read before a barrier.
+      const int start = (thread + THREADS - token * (width / 8) % THREADS) % THREADS;
       float square = 0.0f;
-      const uint4* from = reinterpret_cast<const uint4*>(x + static_cast<long long>(i) * width);
-      for (int piece = thread; piece < width / 8; piece += THREADS) {
-        const uint4 eight = __ldcg(from + piece);
-        square += square_two<T>(eight.x) + square_two<T>(eight.y) + square_two<T>(eight.z) +
-                  square_two<T>(eight.w);
-      }
-      for (int offset = 16; offset > 0; offset /= 2) {
-        square += __shfl_xor_sync(0xffffffff, square, offset);
-      }
-      if (lane == 0) partial[warp][i][0] = square;
-    }
-    __syncthreads();
-    float square = 0.0f;
-    for (int i = 0; i < WARPS; ++i) square += partial[i][token][0];
-    scale = rsqrtf(square / width + eps);
-  }
-
-  float sum[4] = {};
-  int tile = 0, chunk = 0, stage = 0;
-  Units units{};
-  unsigned parity = 0;
-  for (int i = 0; i < total; ++i) {
-    const bool last = chunk == chunks - 1;
-    if (BULK && __CUDA_ARCH__ >= 900) {
-      __syncthreads();  // the stage read last is free
-      if (i + STAGES - 1 < total) fill(true, true);
-    } else {
-      if (i == 0 && __CUDA_ARCH__ >= 900) {
-        wait_for_groups<0>();
-      } else {
-        wait_for_groups<STAGES - 2>();
-      }
-      __syncthreads();  // also: everyone's copies are there
-      fill(true, true);
-    }
-    if (chunk == 0) units = work.units(tile);
-
-    // One thread an output; what is added to it comes while the stage does.
-    const int unit = thread % UNITS, row = thread / UNITS;
-    const int index = units.first + unit;
-    const bool writes = last && row < tokens && unit < units.count;
-    int at = index, height = height_0;
-    const T* bias = bias_0;
-    T* out = out_0;
-    if (!GATED && index >= height_0) {
-      at = index - height_0, height = height_1, bias = bias_1, out = out_1;
-      if (at >= height_1) at -= height_1, height = height_2, bias = bias_2, out = out_2;
-    }
-    const long long offset = static_cast<long long>(row) * height + at;
-    float added = 0.0f, added_up = 0.0f;
-    if (writes) {
-      if (bias != nullptr) added = to_float(bias[at]);
-      if (GATED && bias_1 != nullptr) added_up = to_float(bias_1[at]);
-      if (!GATED && residual != nullptr) added += to_float(__ldcg(residual + offset));
-    }
-
-#if __CUDA_ARCH__ >= 900
-    if (BULK) barrier_wait(shared_address(&barriers[stage]), parity);
-#endif
-    const unsigned char* base = ring + stage * stage_bytes;
-    const int columns = min(CHUNK, width - chunk * CHUNK);
+      for (int at = start; at < width / 8; at += THREADS) {
+        const Eight eight = Eight::of(row[at], T());
 #pragma unroll
-    for (int step = 0; step < CHUNK / (32 * WARPS); ++step) {
-      const int column = (step * WARPS + warp) * 32 + quad * 8;
-      uint4 low = {}, high = {}, eight = {};
-      if (column < columns) {
-        const unsigned char* from = base + column * 2;
-        low = *reinterpret_cast<const uint4*>(from + group * PITCH);
-        high = *reinterpret_cast<const uint4*>(from + (group + 8) * PITCH);
-        eight = *reinterpret_cast<const uint4*>(from + (TILE + token) * PITCH);
-        if constexpr (NORM) {
-          const uint4 by = *reinterpret_cast<const uint4*>(from + (TILE + tokens) * PITCH);
-          eight.x = scale_two<T>(eight.x, by.x, scale);
-          eight.y = scale_two<T>(eight.y, by.y, scale);
-          eight.z = scale_two<T>(eight.z, by.z, scale);
-          eight.w = scale_two<T>(eight.w, by.w, scale);
+        for (int i = 0; i < 4; ++i) {
+          square += eight.pairs[i].x * eight.pairs[i].x + eight.pairs[i].y * eight.pairs[i].y;
         }
       }
-      multiply(sum, low, high, eight, T());
+      square = sum_of_warp(square);
+      if (lane == 0) squares[warp] = square;
+      __syncthreads();
+      square = 0.0f;
+#pragma unroll
+      for (int i = 0; i < WARPS; ++i) square += squares[i];
+      const float scale = rsqrtf(square / width + eps);
+      for (int at = start; at < width / 8; at += THREADS) {
+        row[at] = normalized<T>(row[at], inputs[tokens * (width / 8) + at], scale);
+      }
+      __syncthreads();
     }
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-    ++chunk;
-    if (!last) continue;
-
-    partial[warp][quad * 2][group] = sum[0];
-    partial[warp][quad * 2 + 1][group] = sum[1];
-    partial[warp][quad * 2][group + 8] = sum[2];
-    partial[warp][quad * 2 + 1][group + 8] = sum[3];
-    sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
+  } else {
     __syncthreads();
-    if (writes) {
-      float result = added, up = added_up;
-      for (int j = 0; j < WARPS; ++j) {
-        result += partial[j][row][unit];
-        if (GATED) up += partial[j][row][UNITS + unit];
+  }
+
+  const int batch = PARTIALS / (parts * TOKENS);  // outputs at a time
+  int slot = 0;
+  [[maybe_unused]] unsigned parity = 0;
+  for (int first = 0; first < count; first += batch) {
+    const int last = min(first + batch, count);
+    while (place.unit < last) {
+#if __CUDA_ARCH__ >= 900
+      barrier_wait(first_barrier + slot * 8, parity);
+#else
+      wait_for_groups<SLOTS - 1>();
+#endif
+      const int piece = GATED && place.part >= pieces ? place.part - pieces : place.part;
+      const int length = min(columns, width - piece * columns) / 8;
+      const uint4* weights = reinterpret_cast<const uint4*>(slots + slot * PIECE);
+      const uint4* given = inputs + piece * (columns / 8);
+      float sums[TOKENS][4] = {};
+#pragma unroll(TOKENS < 4 ? 4 : 1)
+      for (int at = lane; at < length; at += 32) {
+        const Eight weight = Eight::of(weights[at], T());
+#pragma unroll
+        for (int token = 0; token < TOKENS; ++token) {
+          const Eight by = Eight::of(given[min(token, tokens - 1) * (width / 8) + at], T());
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            sums[token][i] = fmaf(weight.pairs[i].x, by.pairs[i].x, sums[token][i]);
+            sums[token][i] = fmaf(weight.pairs[i].y, by.pairs[i].y, sums[token][i]);
+          }
+        }
       }
-      if (GATED) {
-        result = to_float(from_float<T>(result));
-        up = to_float(from_float<T>(up));
-        result = result / (1.0f + expf(-result)) * up;
+      __syncwarp();
+      if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
+#if __CUDA_ARCH__ < 900
+      close_group();
+#endif
+#pragma unroll
+      for (int token = 0; token < TOKENS; ++token) {
+        const float* sum = sums[token];
+        const float total = sum_of_warp((sum[0] + sum[1]) + (sum[2] + sum[3]));
+        if (lane == 0) {
+          partials[((place.unit - first) * parts + place.part) * TOKENS + token] = total;
+        }
       }
-      out[offset] = from_float<T>(result);
+      next.advance(WARPS, parts);
+      place.advance(WARPS, parts);
+      if (++slot == SLOTS) slot = 0, parity ^= 1;
     }
-    ++tile;
-    chunk = 0;
+    __syncthreads();
+
+    for (int output = thread; output < (last - first) * tokens; output += THREADS) {
+      const int unit = output % (last - first), token = output / (last - first);
+      int row = begin + first + unit, height = height_0;
+      const T* bias = bias_0;
+      T* out = out_0;
+      if (!GATED && row >= height_0) {
+        row -= height_0, height = height_1, bias = bias_1, out = out_1;
+        if (row >= height_1) row -= height_1, height = height_2, bias = bias_2, out = out_2;
+      }
+      const long long at = static_cast<long long>(token) * height + row;
+      float added = bias == nullptr ? 0.0f : to_float(bias[row]);
+      if (!GATED && residual != nullptr) added += to_float(__ldcg(residual + at));
+      const float* partial = partials + unit * parts * TOKENS + token;
+      float result = 0.0f;
+      for (int i = 0; i < pieces; ++i) result += partial[i * TOKENS];
+      result += added;
+      if constexpr (GATED) {
+        float up = bias_1 == nullptr ? 0.0f : to_float(bias_1[row]);
+        for (int i = pieces; i < parts; ++i) up += partial[i * TOKENS];
+        result = to_float(from_float<T>(result));
+        result = result / (1.0f + expf(-result)) * to_float(from_float<T>(up));
+      }
+      out[at] = from_float<T>(result);
+    }
+    if (last < count) __syncthreads();
   }
 }
