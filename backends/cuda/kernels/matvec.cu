@@ -89,9 +89,11 @@ __global__ void __launch_bounds__(32 * WARPS)
   T* slots = reinterpret_cast<T*>(shared) + warp * SLOTS * PIECE;
   uint4* inputs = reinterpret_cast<uint4*>(shared + WARPS * SLOTS * PIECE * sizeof(T));
 
-  const long long all = GATED ? height_0 : height_0 + height_1 + height_2;
-  const int begin = static_cast<int>(all * blockIdx.x / gridDim.x);
-  const int count = static_cast<int>(all * (blockIdx.x + 1) / gridDim.x) - begin;
+  // Some blocks have one output more than others.
+  const int all = GATED ? height_0 : height_0 + height_1 + height_2;
+  const int grid = gridDim.x, block = blockIdx.x;
+  const int begin = all / grid * block + min(block, all % grid);
+  const int count = all / grid + (block < all % grid ? 1 : 0);
   const int pieces = (width + PIECE - 1) / PIECE;
   const int columns = (width / 8 + pieces - 1) / pieces * 8;  // of each piece but the last
   const int parts = GATED ? 2 * pieces : pieces;
@@ -122,6 +124,7 @@ __global__ void __launch_bounds__(32 * WARPS)
   };
   // Starts the copy of this thread's share of some rows.
   auto fetch = [&](uint4* to, const T* from, int rows) {
+#pragma unroll 1
     for (int at = thread; at < rows * width / 8; at += THREADS) {
       copy_16(shared_address(to + at), reinterpret_cast<const uint4*>(from) + at, evict_normal());
     }
@@ -144,6 +147,7 @@ __global__ void __launch_bounds__(32 * WARPS)
   if (NORM) fetch(inputs + tokens * (width / 8), norm_weight, 1);
   close_group();
 #endif
+#pragma unroll 1
   for (int slot = 0; slot < SLOTS; ++slot) {
     if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
     next.advance(WARPS, parts);
@@ -163,11 +167,13 @@ __global__ void __launch_bounds__(32 * WARPS)
 #endif
 
   if constexpr (NORM) {
+#pragma unroll 1
     for (int token = 0; token < tokens; ++token) {
       uint4* row = inputs + token * (width / 8);
       // The threads' own copies are the ones that each may read before a barrier.
       const int start = (thread + THREADS - token * (width / 8) % THREADS) % THREADS;
       float square = 0.0f;
+#pragma unroll 1
       for (int at = start; at < width / 8; at += THREADS) {
         const Eight eight = Eight::of(row[at], T());
 #pragma unroll
@@ -182,6 +188,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
       for (int i = 0; i < WARPS; ++i) square += squares[i];
       const float scale = rsqrtf(square / width + eps);
+#pragma unroll 1
       for (int at = start; at < width / 8; at += THREADS) {
         row[at] = normalized<T>(row[at], inputs[tokens * (width / 8) + at], scale);
       }
@@ -207,12 +214,15 @@ __global__ void __launch_bounds__(32 * WARPS)
       const uint4* weights = reinterpret_cast<const uint4*>(slots + slot * PIECE);
       const uint4* given = inputs + piece * (columns / 8);
       float sums[TOKENS][4] = {};
-#pragma unroll(TOKENS < 4 ? 4 : 1)
-      for (int at = lane; at < length; at += 32) {
-        const Eight weight = Eight::of(weights[at], T());
+#pragma unroll(TOKENS == 1 ? PIECE / 256 : 1)
+      for (int step = 0; step < PIECE / 256; ++step) {
+        const int at = step * 32 + lane;
+        const bool inside = at < length;
+        const Eight weight = Eight::of(inside ? weights[at] : uint4{}, T());
 #pragma unroll
         for (int token = 0; token < TOKENS; ++token) {
-          const Eight by = Eight::of(given[min(token, tokens - 1) * (width / 8) + at], T());
+          const uint4* row = given + min(token, tokens - 1) * (width / 8);
+          const Eight by = Eight::of(inside ? row[at] : uint4{}, T());
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             sums[token][i] = fmaf(weight.pairs[i].x, by.pairs[i].x, sums[token][i]);
@@ -239,6 +249,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
     __syncthreads();
 
+#pragma unroll 1
     for (int output = thread; output < (last - first) * tokens; output += THREADS) {
       const int unit = output % (last - first), token = output / (last - first);
       int row = begin + first + unit, height = height_0;
@@ -253,10 +264,12 @@ __global__ void __launch_bounds__(32 * WARPS)
       if (!GATED && residual != nullptr) added += to_float(__ldcg(residual + at));
       const float* partial = partials + unit * parts * TOKENS + token;
       float result = 0.0f;
+#pragma unroll 1
       for (int i = 0; i < pieces; ++i) result += partial[i * TOKENS];
       result += added;
       if constexpr (GATED) {
         float up = bias_1 == nullptr ? 0.0f : to_float(bias_1[row]);
+#pragma unroll 1
         for (int i = pieces; i < parts; ++i) up += partial[i * TOKENS];
         result = to_float(from_float<T>(result));
         result = result / (1.0f + expf(-result)) * to_float(from_float<T>(up));
