@@ -27,35 +27,37 @@ _NULL = np.uint64(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """The weights under way to a block.
+class Plan:
+    """How a block takes its rows.
 
     Attributes:
         warps: Warps of a block.
-        piece: Columns of a row that are copied at a time.
-        slots: Pieces of a warp that are under way or at hand.
+        columns: Columns of a row that a copy brings, at most.
+        ahead: Copies a warp for which the second-level cache is made ready beyond its slots.
     """
 
     warps: int = 8
-    piece: int = 1792
-    slots: int = 3
+    columns: int = 2048
+    ahead: int = 4
 
-    def shared(self, width: int, rows: int) -> int:
-        """Bytes of shared memory with so many rows of input beside the ring."""
-        return 2 * (self.warps * self.slots * self.piece + rows * width)
+    def shared(self, width: int, rows: int, slots: int) -> int:
+        """Bytes of shared memory for so many slots a warp and rows of input."""
+        return 2 * (self.warps * slots * self.share(width) + rows * width) + _STATIC
+
+    def share(self, width: int) -> int:
+        """Columns of a piece of a row so wide."""
+        pieces = -(-width // self.columns)
+        return -(-width // (8 * pieces)) * 8
 
 
-RINGS = (Ring(), Ring(slots=2), Ring(slots=1))
-"""The first that leaves room for a second block on an H100's multiprocessor is taken."""
-
+_SLOTS = (4, 3, 2, 1)
 _STATIC = 4608  # bytes of shared memory that a kernel needs in any case
-_HALF = 113 * 1024
+_HALF = 113 * 1024  # room for a successor's block beside it, on an H100
 
 
-def _instance(dtype: str, gated: bool, norm: bool, tokens: int, ring: Ring) -> Instance:
+def _instance(dtype: str, gated: bool, norm: bool, tokens: int, plan: Plan) -> Instance:
     flags = f"{str(gated).lower()}, {str(norm).lower()}"
-    sizes = f"{tokens}, {ring.warps}, {ring.piece}, {ring.slots}"
-    return Instance("matvec", f"matvec<{C_TYPES[dtype]}, {flags}, {sizes}>")
+    return Instance("matvec", f"matvec<{C_TYPES[dtype]}, {flags}, {tokens}, {plan.warps}>")
 
 
 def _argmax_instance(dtype: str) -> Instance:
@@ -66,11 +68,10 @@ def instances() -> tuple[Instance, ...]:
     """Every instance that `MatVec` launches."""
     kinds = ((False, False), (False, True), (True, True))
     products = [
-        _instance(dtype, *kind, tokens, ring)
+        _instance(dtype, *kind, tokens, Plan())
         for dtype in _DTYPES
         for kind in kinds
         for tokens in _TOKENS
-        for ring in RINGS
     ]
     return (*products, *(_argmax_instance(dtype) for dtype in C_TYPES))
 
@@ -87,7 +88,7 @@ class MatVec:
         compiler: Compiler,
         multiprocessors: int,
         overlap: bool = True,
-        rings: Sequence[Ring] = RINGS,
+        plan: Plan | None = None,
     ) -> None:
         """
         Args:
@@ -96,19 +97,19 @@ class MatVec:
             overlap: Let kernels start before their predecessor has ended, where the device can.
                 Every kernel of the stream that is launched so waits as `kernels/overlap.cuh` says;
                 kernels launched in the ordinary way are safe between them.
-            rings: To choose from.
+            plan: Other than the default.
         """
         self._compiler = compiler
         self._multiprocessors = multiprocessors
         self._overlap = overlap
-        self._rings = rings
-        self._limit = cp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - _STATIC
+        self._plan = plan or Plan()
+        self._limit = cp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
         self._found = cp.empty((MAX_TOKENS, _PARTS), np.uint64)
         self._arrived = cp.zeros(MAX_TOKENS, np.uint32)
 
     def max_tokens(self, width: int) -> int:
         """Rows of x that a launch takes if they are so wide; 0: none."""
-        free = self._limit - min(ring.shared(width, 1) for ring in self._rings)
+        free = self._limit - self._plan.shared(width, 1, 1)
         return max(0, min(MAX_TOKENS, int(free) // (2 * width)))
 
     def linear(
@@ -168,6 +169,8 @@ class MatVec:
         outputs = [weight.shape[0] for weight, _ in pairs][: 1 if gated else None]
         out = [cp.empty((tokens, height), x.dtype) for height in outputs]
         norm_weight, eps = norm or (None, 0.0)
+        rows = tokens + (norm is not None)
+        slots = self._slots(width, rows)
         args = (
             x,
             _or_null(norm_weight),
@@ -179,23 +182,25 @@ class MatVec:
             *(np.int32(height) for height in (*outputs, 0, 0)[:3]),
             np.int32(tokens),
             np.int32(width),
+            np.int32(self._plan.share(width)),
+            np.int32(slots),
+            np.int32(self._plan.ahead),
         )
-        ring = self._ring(width, tokens + (norm is not None))
         room = next(room for room in _TOKENS if room >= tokens)
-        kernel = self._compiler(_instance(x.dtype.name, gated, norm is not None, room, ring))
+        kernel = self._compiler(_instance(x.dtype.name, gated, norm is not None, room, self._plan))
         kernel(
             (min(self._multiprocessors, sum(outputs)),),
-            (32 * ring.warps,),
+            (32 * self._plan.warps,),
             args,
-            shared=ring.shared(width, tokens + (norm is not None)),
+            shared=self._plan.shared(width, rows, slots) - _STATIC,
             overlap=self._overlap,
         )
         return out
 
-    def _ring(self, width: int, rows: int) -> Ring:
-        fitting = [ring for ring in self._rings if ring.shared(width, rows) <= self._limit]
-        small = [ring for ring in fitting if ring.shared(width, rows) <= _HALF - _STATIC]
-        return (small or fitting)[0]
+    def _slots(self, width: int, rows: int) -> int:
+        fits = [n for n in _SLOTS if self._plan.shared(width, rows, n) <= self._limit]
+        small = [n for n in fits if self._plan.shared(width, rows, n) <= _HALF]
+        return (small or fits)[0]
 
 
 def _or_null(array: Array | None) -> Array:

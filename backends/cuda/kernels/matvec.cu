@@ -11,19 +11,23 @@
 //
 // T: __half or __nv_bfloat16. Products and sums in float, one rounding at the end.
 // Grid: any number of blocks of 32 WARPS threads, best one a multiprocessor; each takes an equal
-// share of the rows. Shared memory: 2 WARPS SLOTS PIECE + 2 (tokens + NORM) width bytes. Reference:
-// `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
+// share of the rows. Shared memory: 2 (WARPS slots columns + (tokens + NORM) width) bytes.
+// Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
 //
-// A row is cut into pieces of at most PIECE columns. The warps take the block's pieces in turn;
-// each has SLOTS of its own that weights are copied to asynchronously, so that no warp waits for
-// another while weights flow. A piece's sum goes to shared memory; when a batch of rows is done,
-// one thread an output adds up its pieces. The weights don't depend on earlier kernels: their
-// copies start before the wait.
+// A row is cut into pieces of `columns` columns, a multiple of 8 and at least so many that no piece
+// is empty. The warps take the block's pieces in turn; each has `slots` (1 to 4) places of its own
+// that weights are copied to asynchronously, so that no warp waits for another while weights flow.
+// A piece's sum goes to shared memory; when a batch of rows is done, one thread an output adds up
+// its pieces. The weights don't depend on earlier kernels: their copies start before the wait for
+// those, and `ahead` more pieces a warp are brought into the second-level cache, so that memory is
+// busy while the predecessor ends and x arrives.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "types.cuh"
 
 constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
+constexpr int MAX_SLOTS = 4;
+constexpr int STEPS = 4;  // of 16 bytes a lane that are under way from shared memory
 
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
@@ -74,32 +78,48 @@ struct Place {
   }
 };
 
-template <typename T, bool GATED, bool NORM, int TOKENS, int WARPS, int PIECE, int SLOTS>
+// Waits until at most `slots` groups of this thread are under way.
+__device__ __forceinline__ void wait_for_groups_but(int slots) {
+  switch (slots) {
+    case 0:
+      return wait_for_groups<0>();
+    case 1:
+      return wait_for_groups<1>();
+    case 2:
+      return wait_for_groups<2>();
+    case 3:
+      return wait_for_groups<3>();
+    default:
+      return wait_for_groups<MAX_SLOTS>();
+  }
+}
+
+template <typename T, bool GATED, bool NORM, int TOKENS, int WARPS>
 __global__ void __launch_bounds__(32 * WARPS)
     matvec(const T* x, const T* norm_weight, float eps, const T* weight_0, const T* weight_1,
            const T* weight_2, const T* bias_0, const T* bias_1, const T* bias_2, const T* residual,
            T* out_0, T* out_1, T* out_2, int height_0, int height_1, int height_2, int tokens,
-           int width) {
+           int width, int columns, int slots, int ahead) {
   constexpr int THREADS = 32 * WARPS;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float partials[PARTIALS];
   __shared__ float squares[WARPS];
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  T* slots = reinterpret_cast<T*>(shared) + warp * SLOTS * PIECE;
-  uint4* inputs = reinterpret_cast<uint4*>(shared + WARPS * SLOTS * PIECE * sizeof(T));
+  T* ring = reinterpret_cast<T*>(shared) + warp * slots * columns;
+  uint4* inputs = reinterpret_cast<uint4*>(shared + WARPS * slots * columns * sizeof(T));
+  const int packs = width / 8;  // of 16 bytes in a row
 
   // Some blocks have one output more than others.
   const int all = GATED ? height_0 : height_0 + height_1 + height_2;
   const int grid = gridDim.x, block = blockIdx.x;
   const int begin = all / grid * block + min(block, all % grid);
   const int count = all / grid + (block < all % grid ? 1 : 0);
-  const int pieces = (width + PIECE - 1) / PIECE;
-  const int columns = (width / 8 + pieces - 1) / pieces * 8;  // of each piece but the last
+  const int pieces = (width + columns - 1) / columns;
   const int parts = GATED ? 2 * pieces : pieces;
 
-  // Copies the weights of a place to a slot.
-  auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
+  // The weights of a place, and how many.
+  auto locate = [&](Place place, int& length) {
     int row = begin + place.unit, piece = place.part;
     const T* weight = weight_0;
     if (GATED && piece >= pieces) piece -= pieces, weight = weight_1;
@@ -107,10 +127,14 @@ __global__ void __launch_bounds__(32 * WARPS)
       row -= height_0, weight = weight_1;
       if (row >= height_1) row -= height_1, weight = weight_2;
     }
-    const int first = piece * columns;
-    const T* from = weight + static_cast<long long>(row) * width + first;
-    const int length = min(columns, width - first);
-    const unsigned to = shared_address(slots + slot * PIECE);
+    length = min(columns, width - piece * columns);
+    return weight + static_cast<long long>(row) * width + piece * columns;
+  };
+  // Copies them to a slot.
+  auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
+    int length;
+    const T* from = locate(place, length);
+    const unsigned to = shared_address(ring + slot * columns);
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
       barrier_expect(barrier, length * sizeof(T));
@@ -123,10 +147,11 @@ __global__ void __launch_bounds__(32 * WARPS)
 #endif
   };
   // Starts the copy of this thread's share of some rows.
-  auto fetch = [&](uint4* to, const T* from, int rows) {
+  auto fetch = [&](int to, const T* from, int rows) {
+    const uint4* source = reinterpret_cast<const uint4*>(from);
 #pragma unroll 1
-    for (int at = thread; at < rows * width / 8; at += THREADS) {
-      copy_16(shared_address(to + at), reinterpret_cast<const uint4*>(from) + at, evict_normal());
+    for (int at = thread; at < rows * packs; at += THREADS) {
+      copy_16(shared_address(inputs + to * packs + at), source + at, evict_normal());
     }
   };
 
@@ -134,21 +159,19 @@ __global__ void __launch_bounds__(32 * WARPS)
   next.advance(warp, parts);
   Place place = next;  // to be multiplied
 #if __CUDA_ARCH__ >= 900
-  __shared__ __align__(8) unsigned long long barriers[WARPS * SLOTS];
-  const unsigned first_barrier = shared_address(barriers + warp * SLOTS);
-  if (lane == 0) {
-    for (int slot = 0; slot < SLOTS; ++slot) barrier_init(first_barrier + slot * 8, 1);
-    barrier_publish();
-  }
+  __shared__ __align__(8) unsigned long long barriers[WARPS * MAX_SLOTS];
+  const unsigned first_barrier = shared_address(barriers + warp * MAX_SLOTS);
+  if (lane < slots) barrier_init(first_barrier + lane * 8, 1);
+  barrier_publish();
   __syncwarp();
 #else
   const unsigned first_barrier = 0;
-  fetch(inputs, x, tokens);
-  if (NORM) fetch(inputs + tokens * (width / 8), norm_weight, 1);
+  fetch(0, x, tokens);
+  if (NORM) fetch(tokens, norm_weight, 1);
   close_group();
 #endif
 #pragma unroll 1
-  for (int slot = 0; slot < SLOTS; ++slot) {
+  for (int slot = 0; slot < slots; ++slot) {
     if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
     next.advance(WARPS, parts);
 #if __CUDA_ARCH__ < 900
@@ -156,25 +179,57 @@ __global__ void __launch_bounds__(32 * WARPS)
 #endif
   }
 #if __CUDA_ARCH__ >= 900
-  if (NORM) fetch(inputs + tokens * (width / 8), norm_weight, 1);
+  Place later = next;
+#pragma unroll 1
+  for (int i = 0; i < ahead && later.unit < count; ++i) {
+    int length;
+    const T* from = locate(later, length);
+    if (lane == 0) prefetch_bulk(from, length * sizeof(T));
+    later.advance(WARPS, parts);
+  }
+  if (NORM) fetch(tokens, norm_weight, 1);
   let_successor_start();
   wait_for_predecessor();
-  fetch(inputs, x, tokens);
+  fetch(0, x, tokens);
   close_group();
-  wait_for_groups<0>();
-#else
-  wait_for_groups<SLOTS>();
 #endif
 
+  // What is added to a product; up's in y.
+  auto addend = [&](int unit, int token) {
+    int row = begin + unit, height = height_0;
+    const T* bias = bias_0;
+    if (!GATED && row >= height_0) {
+      row -= height_0, height = height_1, bias = bias_1;
+      if (row >= height_1) row -= height_1, height = height_2, bias = bias_2;
+    }
+    float2 added = make_float2(0.0f, 0.0f);
+    if (bias != nullptr) added.x = to_float(bias[row]);
+    if (GATED && bias_1 != nullptr) added.y = to_float(bias_1[row]);
+    if (!GATED && residual != nullptr) {
+      added.x += to_float(__ldcg(residual + static_cast<long long>(token) * height + row));
+    }
+    return added;
+  };
+  const int batch = PARTIALS / (parts * TOKENS);  // outputs at a time
+  // Of the thread's first output: it comes while x does.
+  const int first_units = min(batch, count);
+  float2 added = make_float2(0.0f, 0.0f);
+  if (thread < first_units * tokens) added = addend(thread % first_units, thread / first_units);
+
+#if __CUDA_ARCH__ >= 900
+  wait_for_groups<0>();
+#else
+  wait_for_groups_but(slots);
+#endif
   if constexpr (NORM) {
 #pragma unroll 1
     for (int token = 0; token < tokens; ++token) {
-      uint4* row = inputs + token * (width / 8);
-      // The threads' own copies are the ones that each may read before a barrier.
-      const int start = (thread + THREADS - token * (width / 8) % THREADS) % THREADS;
+      uint4* row = inputs + token * packs;
+      // A thread's own copies are the ones that it may read before a barrier.
+      const int start = (thread + THREADS - token * packs % THREADS) % THREADS;
       float square = 0.0f;
 #pragma unroll 1
-      for (int at = start; at < width / 8; at += THREADS) {
+      for (int at = start; at < packs; at += THREADS) {
         const Eight eight = Eight::of(row[at], T());
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -189,8 +244,8 @@ __global__ void __launch_bounds__(32 * WARPS)
       for (int i = 0; i < WARPS; ++i) square += squares[i];
       const float scale = rsqrtf(square / width + eps);
 #pragma unroll 1
-      for (int at = start; at < width / 8; at += THREADS) {
-        row[at] = normalized<T>(row[at], inputs[tokens * (width / 8) + at], scale);
+      for (int at = start; at < packs; at += THREADS) {
+        row[at] = normalized<T>(row[at], inputs[tokens * packs + at], scale);
       }
       __syncthreads();
     }
@@ -198,7 +253,6 @@ __global__ void __launch_bounds__(32 * WARPS)
     __syncthreads();
   }
 
-  const int batch = PARTIALS / (parts * TOKENS);  // outputs at a time
   int slot = 0;
   [[maybe_unused]] unsigned parity = 0;
   for (int first = 0; first < count; first += batch) {
@@ -207,26 +261,29 @@ __global__ void __launch_bounds__(32 * WARPS)
 #if __CUDA_ARCH__ >= 900
       barrier_wait(first_barrier + slot * 8, parity);
 #else
-      wait_for_groups<SLOTS - 1>();
+      wait_for_groups_but(slots - 1);
 #endif
       const int piece = GATED && place.part >= pieces ? place.part - pieces : place.part;
       const int length = min(columns, width - piece * columns) / 8;
-      const uint4* weights = reinterpret_cast<const uint4*>(slots + slot * PIECE);
+      const uint4* weights = reinterpret_cast<const uint4*>(ring + slot * columns);
       const uint4* given = inputs + piece * (columns / 8);
       float sums[TOKENS][4] = {};
-#pragma unroll(TOKENS == 1 ? PIECE / 256 : 1)
-      for (int step = 0; step < PIECE / 256; ++step) {
-        const int at = step * 32 + lane;
-        const bool inside = at < length;
-        const Eight weight = Eight::of(inside ? weights[at] : uint4{}, T());
+#pragma unroll 1
+      for (int start = 0; start < length; start += 32 * STEPS) {
 #pragma unroll
-        for (int token = 0; token < TOKENS; ++token) {
-          const uint4* row = given + min(token, tokens - 1) * (width / 8);
-          const Eight by = Eight::of(inside ? row[at] : uint4{}, T());
+        for (int step = 0; step < STEPS; ++step) {
+          const int at = start + step * 32 + lane;
+          const bool inside = at < length;
+          const Eight weight = Eight::of(inside ? weights[at] : uint4{}, T());
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            sums[token][i] = fmaf(weight.pairs[i].x, by.pairs[i].x, sums[token][i]);
-            sums[token][i] = fmaf(weight.pairs[i].y, by.pairs[i].y, sums[token][i]);
+          for (int token = 0; token < TOKENS; ++token) {
+            const uint4* row = given + min(token, tokens - 1) * packs;
+            const Eight by = Eight::of(inside ? row[at] : uint4{}, T());
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              sums[token][i] = fmaf(weight.pairs[i].x, by.pairs[i].x, sums[token][i]);
+              sums[token][i] = fmaf(weight.pairs[i].y, by.pairs[i].y, sums[token][i]);
+            }
           }
         }
       }
@@ -245,36 +302,34 @@ __global__ void __launch_bounds__(32 * WARPS)
       }
       next.advance(WARPS, parts);
       place.advance(WARPS, parts);
-      if (++slot == SLOTS) slot = 0, parity ^= 1;
+      if (++slot == slots) slot = 0, parity ^= 1;
     }
     __syncthreads();
 
 #pragma unroll 1
     for (int output = thread; output < (last - first) * tokens; output += THREADS) {
       const int unit = output % (last - first), token = output / (last - first);
-      int row = begin + first + unit, height = height_0;
-      const T* bias = bias_0;
-      T* out = out_0;
-      if (!GATED && row >= height_0) {
-        row -= height_0, height = height_1, bias = bias_1, out = out_1;
-        if (row >= height_1) row -= height_1, height = height_2, bias = bias_2, out = out_2;
-      }
-      const long long at = static_cast<long long>(token) * height + row;
-      float added = bias == nullptr ? 0.0f : to_float(bias[row]);
-      if (!GATED && residual != nullptr) added += to_float(__ldcg(residual + at));
+      if (first > 0 || output >= THREADS) added = addend(first + unit, token);
       const float* partial = partials + unit * parts * TOKENS + token;
       float result = 0.0f;
 #pragma unroll 1
       for (int i = 0; i < pieces; ++i) result += partial[i * TOKENS];
-      result += added;
+      result += added.x;
       if constexpr (GATED) {
-        float up = bias_1 == nullptr ? 0.0f : to_float(bias_1[row]);
+        float up = 0.0f;
 #pragma unroll 1
         for (int i = pieces; i < parts; ++i) up += partial[i * TOKENS];
+        up += added.y;
         result = to_float(from_float<T>(result));
         result = result / (1.0f + expf(-result)) * to_float(from_float<T>(up));
       }
-      out[at] = from_float<T>(result);
+      int row = begin + first + unit, height = height_0;
+      T* out = out_0;
+      if (!GATED && row >= height_0) {
+        row -= height_0, height = height_1, out = out_1;
+        if (row >= height_1) row -= height_1, height = height_2, out = out_2;
+      }
+      out[static_cast<long long>(token) * height + row] = from_float<T>(result);
     }
     if (last < count) __syncthreads();
   }
