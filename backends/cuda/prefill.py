@@ -136,6 +136,7 @@ class PrefillAttention:
                 parts,
                 ranges,
                 np.int32(num_queries),
+                np.int32(step.max_tiles),
                 np.int32(group),
                 np.int32(room),
                 factor,

@@ -15,7 +15,6 @@ from omnitide.backends.cuda.tiles import CELLS, row_bytes
 
 DTYPES = ("float16", "bfloat16")
 HEAD_DIMS = (64, 72, 80, 96, 128)
-STAGES = 2
 
 MOST_KEPT = 64
 """Lists of work that are kept: an encoder asks for the same one in every layer."""
@@ -23,25 +22,34 @@ MOST_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a block of the kernel is laid out: warps, and sixteens of rows that a warp has."""
+    """How a block of the kernel is laid out.
+
+    Attributes:
+        warps: Warps of a block.
+        fragments: Sixteens of rows that a warp has.
+        stages: Tiles that are kept in shared memory; 1 serves segments of one tile only.
+        blocks: Blocks that registers are left for on a multiprocessor.
+    """
 
     warps: int
     fragments: int
+    stages: int
+    blocks: int
 
     @property
     def rows(self) -> int:
         """Tokens of a block."""
         return 16 * self.fragments * self.warps
 
-    def shared(self, head_dim: int, stages: int) -> int:
-        """Bytes of shared memory with so many stages."""
-        return (self.rows + stages * 2 * CELLS) * row_bytes(head_dim)
+    def shared(self, head_dim: int) -> int:
+        """Bytes of shared memory."""
+        return (self.rows + self.stages * 2 * CELLS) * row_bytes(head_dim)
 
 
-SHORT = Shape(warps=4, fragments=1)
-"""For segments of one tile."""
+SHORT = Shape(warps=4, fragments=1, stages=1, blocks=4)
+"""For segments of one tile: memory is what counts, so many blocks at once."""
 
-LONG = Shape(warps=8, fragments=1)
+LONG = Shape(warps=4, fragments=2, stages=2, blocks=1)
 """For all others."""
 
 
@@ -85,7 +93,7 @@ class SegmentAttention:
                 np.int32(num_heads),
                 np.float32(scale * math.log2(math.e)),
             ),
-            shared=shape.shared(head_dim, min(STAGES, math.ceil(longest / CELLS))),
+            shared=shape.shared(head_dim),
         )
         return out
 
@@ -114,7 +122,8 @@ def work_items(
 
 def instance(dtype: str, head_dim: int, shape: Shape) -> Instance:
     """The kernel for a dtype, a head_dim and a shape."""
-    arguments = f"{C_TYPES[dtype]}, {head_dim}, {shape.warps}, {shape.fragments}, {STAGES}"
+    numbers = (head_dim, shape.warps, shape.fragments, shape.stages, shape.blocks)
+    arguments = ", ".join((C_TYPES[dtype], *map(str, numbers)))
     return Instance("segment_attention", f"segment_attention<{arguments}>")
 
 

@@ -32,19 +32,23 @@ struct SharedRows {
   }
 };
 
+// Whether that many rows of queries can stay in registers beside sums and scores.
+template <int D, int FRAGMENTS>
+constexpr bool CAN_HOLD =
+    FRAGMENTS * (4 * SharedRows<D>::CHUNKS + CELLS / 2 + 4 * SharedRows<D>::STEPS) < 180;
+
 // A warp's 16 * FRAGMENTS rows. `scores[f][n][i]`, `out[f][n][i]`: row 16 f + lane / 4 + 8 (i / 2),
 // column 8 n + 2 (lane % 4) + i % 2. `most[f][r]`, `sum[f][r]`: row 16 f + lane / 4 + 8 r.
-template <typename T, int D, int FRAGMENTS>
+// HELD: the queries stay in registers; else they are read from shared memory for each tile.
+template <typename T, int D, int FRAGMENTS, bool HELD>
 struct WarpAttention {
   using Rows = SharedRows<D>;
   using Scores = float[FRAGMENTS][CELLS / 8][4];
-  // One fragment of queries fits into registers for good; more are read again for each tile.
-  static constexpr bool HELD = FRAGMENTS == 1;
 
   float out[FRAGMENTS][Rows::CHUNKS][4];
   float most[FRAGMENTS][2];
   float sum[FRAGMENTS][2];  // of this lane's columns only, until `finish`
-  unsigned held[HELD ? Rows::STEPS : 1][4];
+  unsigned held[HELD ? FRAGMENTS : 1][HELD ? Rows::STEPS : 1][4];
 
   // Offsets of a lane's row and chunk for operand a (and transposed b), and for b.
   static __device__ __forceinline__ unsigned wide_offset() {
@@ -54,6 +58,10 @@ struct WarpAttention {
   static __device__ __forceinline__ unsigned tall_offset() {
     const int lane = threadIdx.x % 32;
     return Rows::at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  }
+
+  static __device__ __forceinline__ unsigned place_of(unsigned queries, int f, int step) {
+    return queries + 16 * f * Rows::STRIDE + Rows::in_step(wide_offset(), step);
   }
 
   __device__ __forceinline__ void start() {
@@ -75,8 +83,10 @@ struct WarpAttention {
   __device__ __forceinline__ void hold(unsigned queries) {
     if constexpr (HELD) {
 #pragma unroll
-      for (int step = 0; step < Rows::STEPS; ++step)
-        load_matrices(held[step], queries + Rows::in_step(wide_offset(), step));
+      for (int f = 0; f < FRAGMENTS; ++f)
+#pragma unroll
+        for (int step = 0; step < Rows::STEPS; ++step)
+          load_matrices(held[f][step], place_of(queries, f, step));
     }
   }
 
@@ -95,7 +105,7 @@ struct WarpAttention {
       for (int f = 0; f < FRAGMENTS; ++f) {
         if constexpr (HELD) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) a[f][i] = held[step][i];
+          for (int i = 0; i < 4; ++i) a[f][i] = held[f][step][i];
         } else {
           load_matrices(a[f], queries + 16 * f * Rows::STRIDE + Rows::in_step(wide_offset(), step));
         }

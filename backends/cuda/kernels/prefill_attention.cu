@@ -4,7 +4,8 @@
 // rotated      (num_pages, num_kv_heads, 64, D), T: keys turned by their cells' angles
 // values       (num_pages, num_kv_heads, 64, D), T
 // num_tiles    (1), int; subblocks (T), int; masks (T), unsigned; least, greatest (T), int;
-// orders       (T, 32), int, -1 where dead: the live subblocks, see omnitide/step.py `Tiles`
+// orders       (T, 32), int, -1 where dead: the live subblocks, see omnitide/step.py `Tiles`;
+//              T = max_tiles is room, of which num_tiles are there
 // query_orders (num_queries), int; query_cos, query_sin (num_queries, D / 2), float
 // parts        (num_parts, num_kv_heads, num_rows, D), float: unscaled sums of each part
 // part_ranges  (num_parts, num_kv_heads, num_rows, 2), float: score that a row's sums are relative
@@ -35,6 +36,13 @@ struct SeenList {
   int* tiles;       // index in the step's list; inverted (~) where scores have to be masked
   int* subblocks;   // subblock id
   unsigned* lives;  // live rows
+};
+
+// One of the step's list.
+struct Entry {
+  int subblock;
+  unsigned live;
+  int least, greatest;
 };
 
 // Turns a row of queries into shared memory, 8 pairs a thread and turn.
@@ -173,7 +181,8 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
                       const int* subblocks, const unsigned* masks, const int* least,
                       const int* greatest, const int* orders, const int* query_orders,
                       const float* query_cos, const float* query_sin, T* out, float* parts,
-                      float* part_ranges, int num_queries, int group, int room, float scale) {
+                      float* part_ranges, int num_queries, int max_tiles, int group, int room,
+                      float scale) {
   using Rows = SharedRows<D>;
   constexpr int ROWS = 16 * FRAGMENTS * WARPS;
   constexpr int GROUP_THREADS = 32 * WARPS;
@@ -200,6 +209,16 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
   const int warps = threadIdx.x / GROUP_THREADS, thread = threadIdx.x % GROUP_THREADS;
   const int warp_rows = thread / 32 * 16 * FRAGMENTS;  // first row of this warp in the block
   const int total = *num_tiles;
+  const int round = min(THREADS, room);
+  // What this thread looks at of the step's list; the first is in flight while orders are reduced.
+  const auto read_next = [&](int next) {
+    const int tile = next + threadIdx.x;
+    Entry entry = {0, 0, 0, 0};
+    if (threadIdx.x < round && tile < max_tiles)
+      entry = {subblocks[tile], masks[tile], least[tile], greatest[tile]};
+    return entry;
+  };
+  const Entry first_entry = read_next(0);
 
   // Least and greatest order of the block's queries, and the limit of each row.
   int earliest = 0x7fffffff, latest = -1;
@@ -213,8 +232,6 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
     }
     limits[row] = limit;
   }
-  load_queries<T, D, ROWS, THREADS>(query_rows, q, query_cos, query_sin, first_row, num_rows, group,
-                                    num_kv_heads, kv_head);
   earliest = __reduce_min_sync(~0u, earliest);
   latest = __reduce_max_sync(~0u, latest);
   if (lane == 0) {
@@ -228,10 +245,7 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
     latest = max(latest, scratch[32 + i]);
   }
 
-  WarpAttention<T, D, FRAGMENTS> warp;
-  warp.start();
   const unsigned query_base = shared_address(query_rows) + warp_rows * Rows::STRIDE;
-  warp.hold(query_base);
 
   const int num_turns = gridDim.z * GROUPS, turn = blockIdx.z * GROUPS + warps;
   const unsigned group_stages = shared_address(stages) + warps * STAGES * STAGE;
@@ -242,16 +256,16 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
                                    rotated, values, orders, num_kv_heads, kv_head);
   };
 
-  // Lists as much as there is room for, goes through it, and so on to the end of the step's list.
-  const int round = min(THREADS, room);
-  int next = 0;
-  while (next < total) {
+  // Lists what is seen of the step's list from `next` on, as much as there is room for, and starts
+  // the first copies.
+  int next = 0, num_pairs = 0;
+  const auto list_seen = [&](Entry entry) {
     int count = 0;
-    __syncthreads();
-    do {
+    while (true) {
       const int tile = next + threadIdx.x;
-      const bool is_seen = threadIdx.x < round && tile < total && least[tile] <= latest;
+      const bool is_seen = threadIdx.x < round && tile < total && entry.least <= latest;
       const unsigned votes = __ballot_sync(~0u, is_seen);
+      __syncthreads();
       if (lane == 0) scratch[warp_in_block] = __popc(votes);
       __syncthreads();
       int place = count + __popc(votes & ((1u << lane) - 1));
@@ -261,14 +275,16 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
         count += scratch[i];
       }
       if (is_seen) {
-        const bool is_whole = masks[tile] == ~0u && greatest[tile] <= earliest;
+        const bool is_whole = entry.live == ~0u && entry.greatest <= earliest;
         seen.tiles[place] = is_whole ? tile : ~tile;
-        seen.subblocks[place] = subblocks[tile];
-        seen.lives[place] = masks[tile];
+        seen.subblocks[place] = entry.subblock;
+        seen.lives[place] = entry.live;
       }
-      __syncthreads();
       next += round;
-    } while (next < total && count + round <= room);
+      if (next >= total || count + round > room) break;
+      entry = read_next(next);
+    }
+    __syncthreads();
     if (count % 2 == 1) {  // the last tile's other half is empty
       if (threadIdx.x == 0) {
         seen.tiles[count] = ~0;
@@ -278,14 +294,23 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
       ++count;
       __syncthreads();
     }
-
-    const int num_pairs = count / 2;
+    num_pairs = count / 2;
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
       const int pair = turn + ahead * num_turns;
       if (pair < num_pairs) load(pair, ahead);
       commit_copies();
     }
+  };
+
+  list_seen(first_entry);
+  load_queries<T, D, ROWS, THREADS>(query_rows, q, query_cos, query_sin, first_row, num_rows, group,
+                                    num_kv_heads, kv_head);
+  __syncthreads();
+  WarpAttention<T, D, FRAGMENTS, CAN_HOLD<D, FRAGMENTS>> warp;
+  warp.start();
+  warp.hold(query_base);
+  while (true) {
     int stage = 0;
     for (int pair = turn; pair < num_pairs; pair += num_turns) {
       wait_copies<STAGES - 2>();
@@ -307,6 +332,8 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
       stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
     wait_copies<0>();
+    if (next >= total) break;
+    list_seen(read_next(next));
   }
   warp.finish();
   __syncthreads();

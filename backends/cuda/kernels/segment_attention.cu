@@ -29,14 +29,16 @@ __device__ __forceinline__ void load_rows(unsigned to, const T* from, long long 
   }
 }
 
-template <typename T, int D, int WARPS, int FRAGMENTS, int STAGES>
-__global__ void __launch_bounds__(32 * WARPS, 1)
+template <typename T, int D, int WARPS, int FRAGMENTS, int STAGES, int MIN_BLOCKS>
+__global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
     segment_attention(const T* q, const T* k, const T* v, const int* work, T* out, int num_heads,
                       float scale) {
   using Rows = SharedRows<D>;
   constexpr int ROWS = 16 * FRAGMENTS * WARPS;
   constexpr int THREADS = 32 * WARPS;
-  constexpr int STAGE = 2 * CELLS * Rows::STRIDE;  // bytes: K, then V
+  constexpr bool HELD = MIN_BLOCKS == 1 && CAN_HOLD<D, FRAGMENTS>;
+  constexpr int AHEAD = STAGES == 1 ? 1 : STAGES - 1;  // tiles that are loaded ahead
+  constexpr int STAGE = 2 * CELLS * Rows::STRIDE;      // bytes: K, then V
 
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned query_rows = shared_address(shared);
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
   const long long offset = item[0] * token_stride + blockIdx.y * D;  // of the segment and head
   const int lane = threadIdx.x % 32;
   const int warp_rows = threadIdx.x / 32 * 16 * FRAGMENTS;  // first row of this warp in the block
-  const int num_tiles = (length + CELLS - 1) / CELLS;
+  const int num_tiles = STAGES == 1 ? 1 : (length + CELLS - 1) / CELLS;
 
   const auto load = [&](int tile, int stage) {
     const unsigned to = stages + stage * STAGE;
@@ -57,20 +59,19 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
   };
   load_rows<D, ROWS, THREADS>(query_rows, q + offset, token_stride, first_row, length);
 #pragma unroll
-  for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
+  for (int ahead = 0; ahead < AHEAD; ++ahead) {
     if (ahead < num_tiles) load(ahead, ahead);
     commit_copies();
   }
 
-  WarpAttention<T, D, FRAGMENTS> warp;
+  WarpAttention<T, D, FRAGMENTS, HELD> warp;
   warp.start();
   const unsigned query_base = query_rows + warp_rows * Rows::STRIDE;
   int stage = 0;
   for (int tile = 0; tile < num_tiles; ++tile) {
-    wait_copies<STAGES - 2>();
+    wait_copies<AHEAD - 1>();
     __syncthreads();
-    const int ahead = tile + STAGES - 1;
-    if (ahead < num_tiles) load(ahead, stage == 0 ? STAGES - 1 : stage - 1);
+    if (tile + AHEAD < num_tiles) load(tile + AHEAD, stage == 0 ? STAGES - 1 : stage - 1);
     commit_copies();
     if (tile == 0) warp.hold(query_base);
 
