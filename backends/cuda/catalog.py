@@ -6,15 +6,31 @@ here; it imports CuPy through `arrays`, so that it can be imported without it.
 
 from __future__ import annotations
 
-from omnitide.backends.cuda import cache_writes, elementwise, norms, plain_attention, sampling
+from omnitide.backends.cuda import (
+    cache_writes,
+    clock,
+    elementwise,
+    matvec,
+    norms,
+    plain_attention,
+    prefill,
+    prefill_hopper,
+    sampling,
+    segments,
+)
 from omnitide.backends.cuda.instances import Instance
 
 HOST_MODULES = (
     cache_writes,
+    clock,
     elementwise,
+    matvec,
     norms,
     plain_attention,
+    prefill,
+    prefill_hopper,
     sampling,
+    segments,
 )
 
 

@@ -10,9 +10,12 @@ import cupy as cp
 from omnitide.backend import Array, Matrix
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.elementwise import Elementwise
-from omnitide.backends.cuda.matvec import MAX_TOKENS, MatVec
+from omnitide.backends.cuda.matvec import MatVec
 from omnitide.backends.cuda.norms import Norms
 from omnitide.backends.cuda.passes import NotRecordable
+
+VECTOR_ROWS = 4
+"""Rows up to which the matrix-vector kernels are faster than cuBLAS."""
 
 MAX_MATRICES = 3
 """Matrices that one matrix-vector launch takes."""
@@ -32,7 +35,7 @@ class Matrices:
         """x @ weight.T + bias + residual; x (..., in)."""
         rows, out_shape = _rows(x), (*x.shape[:-1], weight.shape[0])
         added = None if residual is None else _rows(residual)
-        if _by_vector(rows, weight):
+        if self._by_vector(rows, weight):
             out = self._vector.linear(rows, weight, bias, added)
         else:
             out = _product(rows, weight)
@@ -48,7 +51,7 @@ class Matrices:
         """Each matrix's product with the norm of x."""
         rows = _rows(x)
         fits = len(matrices) <= MAX_MATRICES
-        if fits and all(_by_vector(rows, weight) for weight, _ in matrices):
+        if fits and all(self._by_vector(rows, weight) for weight, _ in matrices):
             outs = self._vector.project(rows, norm_weight, eps, matrices)
         else:
             normed = self._norms.rms_norm(rows, norm_weight, eps)
@@ -60,7 +63,7 @@ class Matrices:
     ) -> Array:
         """x + down(swiglu(gate(n), up(n))), n the norm of x."""
         rows = _rows(x)
-        if _by_vector(rows, gate[0]) and _by_vector(rows, up[0]):
+        if self._by_vector(rows, gate[0]) and self._by_vector(rows, up[0]):
             inner = self._vector.gated(rows, norm_weight, eps, *gate, *up)
         else:
             normed = self._norms.rms_norm(rows, norm_weight, eps)
@@ -68,11 +71,12 @@ class Matrices:
             inner = self._elementwise.swiglu(*halves)
         return self.linear(inner, *down, rows).reshape(x.shape)
 
-
-def _by_vector(rows: Array, weight: Array) -> bool:
-    """Whether the matrix-vector kernels take so many rows of that type and size."""
-    sizes = 1 <= rows.shape[0] <= MAX_TOKENS and weight.shape[1] % 8 == 0
-    return sizes and rows.dtype.itemsize == 2
+    def _by_vector(self, rows: Array, weight: Array) -> bool:
+        """Whether the matrix-vector kernels take so many rows of that type and size."""
+        width = weight.shape[1]
+        if rows.dtype.itemsize != 2 or width % 8:
+            return False
+        return 1 <= rows.shape[0] <= min(VECTOR_ROWS, self._vector.max_tokens(width))
 
 
 def _rows(x: Array) -> Array:

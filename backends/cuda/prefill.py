@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import cupy as cp
 import numpy as np
 
 from omnitide.backend import Array
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.instances import C_TYPES, Instance

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import cupy as cp
 import numpy as np
 
 from omnitide.backend import Array
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.instances import C_TYPES, Instance
 from omnitide.backends.cuda.tiles import CELLS, row_bytes
