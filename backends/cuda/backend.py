@@ -57,7 +57,6 @@ class CudaBackend:
         self.dtype = dtype
         self.device = str(device)
         self._dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-        self._halves = self._dtype.itemsize == 2
         self._peak = 0
         self._worker = Worker("omnitide-cuda")
         self._worker.run(self._prepare, device)
@@ -213,8 +212,8 @@ class CudaBackend:
     def forward_pass(
         self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Any, step: Step
     ) -> Array:
-        """The pass; one of a single token is recorded the first time and replayed after."""
-        return self._cache.forward_pass(forward, x, pools, step, recordable=self._halves)
+        """The pass, recorded when its kind comes again and replayed from then on."""
+        return self._cache.forward_pass(forward, x, pools, step)
 
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` on the backend's thread. Lack of memory is a `BackendError`."""

@@ -8,11 +8,11 @@ from math import prod
 import cupy as cp
 
 from omnitide.backend import Array, Matrix
+from omnitide.backends.cuda.blas import Blas
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.elementwise import Elementwise
 from omnitide.backends.cuda.matvec import MatVec
 from omnitide.backends.cuda.norms import Norms
-from omnitide.backends.cuda.passes import NotRecordable
 
 VECTOR_ROWS = 4
 """Rows up to which the matrix-vector kernels are faster than cuBLAS."""
@@ -28,6 +28,7 @@ class Matrices:
         self, compiler: Compiler, multiprocessors: int, norms: Norms, elementwise: Elementwise
     ) -> None:
         self._vector = MatVec(compiler, multiprocessors)
+        self._blas = Blas()
         self._norms = norms
         self._elementwise = elementwise
 
@@ -38,7 +39,7 @@ class Matrices:
         if self._by_vector(rows, weight):
             out = self._vector.linear(rows, weight, bias, added)
         else:
-            out = _product(rows, weight)
+            out = self._blas.product(rows, weight)
             if bias is not None:
                 out = self._elementwise.add_bias(out, bias, added)
             elif added is not None:
@@ -82,12 +83,3 @@ class Matrices:
 def _rows(x: Array) -> Array:
     """x as a matrix, rows one after the other in memory."""
     return cp.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
-
-
-def _product(x: Array, weight: Array) -> Array:
-    """x @ weight.T by cuBLAS."""
-    if cp.cuda.get_current_stream().is_capturing():
-        raise NotRecordable
-    if x.shape[0] == 0:
-        return cp.empty((0, weight.shape[0]), x.dtype)
-    return cp.matmul(x, weight.T)

@@ -7,7 +7,6 @@ Keys are turned when they are appended, and again, all at once, when angles have
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import cupy as cp
@@ -19,7 +18,7 @@ from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.memory import enough_memory
-from omnitide.backends.cuda.passes import NotRecordable, RecordedPass
+from omnitide.backends.cuda.passes import Recorder
 from omnitide.backends.cuda.pools import CudaPools
 from omnitide.backends.pools import check_cells, check_query_slots, grow_each
 from omnitide.step import Step
@@ -27,7 +26,18 @@ from omnitide.step import Step
 Forward = Callable[[Array, Pools, Step], Array]
 
 LEAST_TILES = 128
-"""Tiles that a recorded pass has room for at least; beyond, the next power of two."""
+"""Tiles that a recorded pass has room for at least."""
+
+
+def room_for(tiles: int) -> int:
+    """Room for tiles in a recorded pass: a quarter more than needed at most.
+
+    So that a history that grows is recorded anew four times while it doubles.
+    """
+    if tiles <= LEAST_TILES:
+        return LEAST_TILES
+    unit = 1 << (tiles - 1).bit_length() - 3
+    return -(-tiles // unit) * unit
 
 
 class PagedCache:
@@ -59,7 +69,7 @@ class PagedCache:
             BackendError: There is not enough memory; the pools are as usable as before.
         """
         self.forget()
-        pools.made.clear()
+        pools.recorder = Recorder()
         page = pools.keys[0].nbytes // pools.keys[0].shape[0]
         with enough_memory("grow_pools", num_pages * page):
             grow_each(pools, num_pages, _grown)
@@ -101,16 +111,30 @@ class PagedCache:
         pools.forget_rotations()
         self._writes.migrate([*pools.keys, *pools.values], source, destination)
 
-    def forward_pass(
-        self, forward: Forward, x: Array, pools: CudaPools, step: Step, recordable: bool
-    ) -> Array:
-        """The pass; one of a single token is recorded the first time and replayed after."""
+    def forward_pass(self, forward: Forward, x: Array, pools: CudaPools, step: Step) -> Array:
+        """The pass, replayed from a recording if there is one of its kind."""
         if step.rotation is None:
-            return forward(x, pools, step)
+            return forward(x, pools, step)  # each layer's keys are turned when they are read
         self._turn(pools, range(len(pools.keys)), step)
-        if not recordable or step.num_queries != 1 or step.mass is not None:
+        if step.mass is not None or step.num_queries == 0:
             return forward(x, pools, step)
-        return self._recorded(forward, x, pools, step)
+        self._check_slots(step, pools)
+        check_cells(pools, step)
+        tiles = room_for(len(step.tiles.subblocks))
+        kind = (forward, tiles, x.shape)
+        recorder = pools.recorder
+        recording = recorder.find(kind)
+        if recording is not None:
+            recording.step.load(step)
+            recording.x[...] = x
+            return recording.replay()
+        if not recorder.is_worth_recording(kind, step.num_queries):
+            return forward(x, pools, step)
+        room = DeviceStep.empty(tiles, step.num_queries, pools.keys[0].shape[3] // 2)
+        room.load(step)
+        kept = x.copy()
+        self._current = (step, pools, room)
+        return recorder.record(kind, room, kept, lambda: forward(kept, pools, step))
 
     def on_device(self, step: Step, pools: CudaPools, op: str = "attention") -> DeviceStep:
         """The step on the device, checked and copied once for all layers of a pass."""
@@ -141,38 +165,6 @@ class PagedCache:
             )
         for layer in stale:
             pools.rotations[layer] = step.rotation
-
-    def _recorded(self, forward: Forward, x: Array, pools: CudaPools, step: Step) -> Array:
-        self._check_slots(step, pools)
-        check_cells(pools, step)
-        tiles = max(LEAST_TILES, 1 << (len(step.tiles.subblocks) - 1).bit_length())
-        key = (forward, tiles, x.shape)
-        if key not in pools.made:
-            half = pools.keys[0].shape[3] // 2
-            pools.made[key] = RecordedPass(tiles, half, x.shape[1], x.dtype)
-            self._fill(pools.made[key], x, pools, step)
-            return self._record(pools.made[key], forward, pools, step)
-        recorded: RecordedPass = pools.made[key]
-        self._fill(recorded, x, pools, step)
-        out = recorded.replay()
-        return forward(recorded.x, pools, step) if out is None else out
-
-    def _fill(self, recorded: RecordedPass, x: Array, pools: CudaPools, step: Step) -> None:
-        recorded.step.load(step)
-        recorded.x[...] = x
-        self._current = (step, pools, recorded.step)
-
-    def _record(
-        self, recorded: RecordedPass, forward: Forward, pools: CudaPools, step: Step
-    ) -> Array:
-        def once() -> Array:
-            return forward(recorded.x, pools, step)
-
-        out = recorded.first(once)
-        # A pass that can't be recorded is run as it is every time.
-        with suppress(NotRecordable):
-            recorded.record(once)
-        return out
 
 
 def _grown(array: Array, more_pages: int) -> Array:

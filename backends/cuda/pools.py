@@ -10,9 +10,9 @@ those of the angles it names.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from omnitide.backend import Array
+from omnitide.backends.cuda.passes import Recorder
 from omnitide.backends.pools import PagedPools
 
 
@@ -23,13 +23,12 @@ class CudaPools(PagedPools):
     Attributes:
         rotated: Turned keys, one array a layer, shaped as `keys`.
         rotations: `Step.rotation` of each layer's turned keys; None: not known to be right.
-        made: What holds addresses of these arrays (recorded passes, tables of pointers), by name;
-            emptied when an array is replaced.
+        recorder: Passes recorded over these very arrays; a new one when an array is replaced.
     """
 
     rotated: list[Array] = field(default_factory=list)
     rotations: list[int | None] = field(default_factory=list)
-    made: dict[Any, Any] = field(default_factory=dict)
+    recorder: Recorder = field(default_factory=Recorder)
 
     @property
     def nbytes(self) -> int:
