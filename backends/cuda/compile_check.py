@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for program, problem in problems:
         print(f"{program.file}, {program.arch}: {problem}", file=sys.stderr)
     count = sum(len(report.usages) for report in reports)
-    print(f"{count} kernels compiled in {len(reports)} programs, {len(problems)} problems")
+    print(f"programs: {len(reports)}, kernels: {count}, problems: {len(problems)}")
     return 1 if problems else 0
 
 
