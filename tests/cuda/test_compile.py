@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from omnitide.backends.cuda import compile_check
 from omnitide.backends.cuda.catalog import all_instances
 from omnitide.backends.cuda.compile_check import Program, Report, check, check_text, programs
+from omnitide.backends.cuda.compiled_logs import compile_or_recall
 from omnitide.backends.cuda.instances import ARCHITECTURES, Instance
+from omnitide.backends.cuda.nvrtc import Compiled, Nvrtc
 from omnitide.backends.cuda.ptxas_log import Usage, read_usage, warnings
 
 if sys.platform != "linux":
@@ -101,6 +104,36 @@ def test_a_text_that_does_not_compile_is_a_problem(text: str, name: str) -> None
 def test_a_warning_is_a_problem() -> None:
     report = check_text(Program("careless", "sm_80", ("careless",)), WARNED)
     assert any("never referenced" in problem for problem in report.problems)
+
+
+def test_a_text_is_compiled_again_when_anything_changes(tmp_path: Path) -> None:
+    compiled: list[tuple[str, ...]] = []
+
+    class Counting(Nvrtc):
+        build = "one"
+
+        def compile(self, source: str, arch: str, names: Sequence[str]) -> Compiled:
+            compiled.append((self.build, source, arch, *names))
+            return Compiled(f"log {len(compiled)}", {"f": "_f"})
+
+    nvrtc = Counting()
+    asked = [("a", "sm_80", ("f",)), ("b", "sm_80", ("f",)), ("a", "sm_90", ("f",))]
+    asked.append(("a", "sm_80", ("f", "g")))
+    for _ in range(2):
+        for text, arch, names in asked:
+            compile_or_recall(nvrtc, text, arch, names, tmp_path)
+    assert len(compiled) == len(set(compiled)) == 4
+    assert compile_or_recall(nvrtc, *asked[1], tmp_path) == Compiled("log 2", {"f": "_f"})
+    nvrtc.build = "another"
+    assert compile_or_recall(nvrtc, *asked[1], tmp_path).log == "log 5"
+
+
+def test_a_damaged_log_is_made_again(tmp_path: Path) -> None:
+    first = compile_or_recall(Nvrtc(), GOOD, "sm_80", ["copy<float>"], tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_text('["half')
+    again = compile_or_recall(Nvrtc(), GOOD, "sm_80", ["copy<float>"], tmp_path)
+    assert again.symbols == first.symbols
 
 
 def test_programs_join_the_instances_of_a_file_and_a_chip() -> None:
