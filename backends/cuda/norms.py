@@ -15,10 +15,7 @@ from omnitide.backends.cuda.instances import C_TYPES, Instance
 MAX_COLUMNS = 16_384
 """Largest last axis: a row as float32 must fit into the shared memory that every chip has."""
 
-_WARP = 32
-
-_FEW_ROWS, _FEW_ROWS_THREADS, _MANY_ROWS_THREADS = 128, 1024, 256
-"""Threads of a block at most: many where a row's latency counts, few where blocks wait in line."""
+_WARP, _MAX_THREADS = 32, 1024  # of norms.cu
 
 
 @cache
@@ -77,7 +74,7 @@ class Norms:
         if x.size == 0:
             return
         vectors = columns // width
-        most = _FEW_ROWS_THREADS if x.size // columns <= _FEW_ROWS else _MANY_ROWS_THREADS
-        threads = min(most, -(-vectors // _WARP) * _WARP)
+        # One vector a thread: with fewer threads, each at more of them, rows take up to 1.7 times.
+        threads = min(_MAX_THREADS, -(-vectors // _WARP) * _WARP)
         args = (*arrays, np.int32(columns), np.float32(eps))
         self._compiler(instance)((x.size // columns,), (threads,), args, shared=4 * columns)
