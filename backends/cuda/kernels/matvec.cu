@@ -14,19 +14,19 @@
 // share of the rows. Shared memory: 2 (WARPS slots columns + (tokens + NORM) width) bytes.
 // Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
 //
-// A row is cut into pieces of `columns` columns, a multiple of 8 and at least so many that no piece
-// is empty. The warps take the block's pieces in turn; each has `slots` (1 to 4) places of its own
-// that weights are copied to asynchronously, so that no warp waits for another while weights flow.
-// A piece's sum goes to shared memory; when a batch of rows is done, one thread an output adds up
-// its pieces. The weights don't depend on earlier kernels: their copies start before the wait for
-// those.
+// A row is cut into pieces of `columns` columns, a multiple of 8, at most 2048 and so many that no
+// piece is empty. The warps take the block's pieces in turn; each has `slots` (1 to 4) places of
+// its own that weights are copied to asynchronously, so that no warp waits for another while
+// weights flow. A piece's sum goes to shared memory; when a batch of rows is done, one thread an
+// output adds up its pieces. The weights don't depend on earlier kernels: their copies start before
+// the wait for those.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "types.cuh"
 
 constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
 constexpr int MAX_SLOTS = 8;
-constexpr int STEPS = 4;  // of 16 bytes a lane that are under way from shared memory
+constexpr int STEPS = 8;  // of 16 bytes a lane: a piece is as many at most
 
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
@@ -142,8 +142,10 @@ __global__ void __launch_bounds__(32 * WARPS)
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float partials[PARTIALS];
   __shared__ float squares[WARPS];
+  __shared__ uint4 zeros;
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  if (thread == 0) zeros = uint4{};
   T* ring = reinterpret_cast<T*>(shared) + warp * slots * columns;
   uint4* inputs = reinterpret_cast<uint4*>(shared + WARPS * slots * columns * sizeof(T));
   const int packs = width / 8;  // of 16 bytes in a row
@@ -288,39 +290,24 @@ __global__ void __launch_bounds__(32 * WARPS)
   for (int first = 0; first < count; first += batch) {
     const int last = min(first + batch, count);
     while (place.unit < last) {
+      const int piece = GATED && place.part >= pieces ? place.part - pieces : place.part;
+      const int length = min(columns, width - piece * columns) / 8;
+      const uint4* given = inputs + piece * (columns / 8);
+      auto load = [&](uint4(&to)[STEPS], const uint4* from) {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          const int at = step * 32 + lane;
+          to[step] = *(at < length ? from + at : &zeros);
+        }
+      };
+      uint4 of_input[STEPS], of_weights[STEPS];
+      load(of_input, given);
 #if __CUDA_ARCH__ >= 900
       barrier_wait(first_barrier + slot * 8, parity);
 #else
       wait_for_groups_but(slots - 1);
 #endif
-      const int piece = GATED && place.part >= pieces ? place.part - pieces : place.part;
-      const int length = min(columns, width - piece * columns) / 8;
-      const uint4* weights = reinterpret_cast<const uint4*>(ring + slot * columns);
-      const uint4* given = inputs + piece * (columns / 8);
-      Dot dots[TOKENS];
-#pragma unroll 1
-      for (int start = 0; start < length; start += 32 * STEPS) {
-        uint4 of_weights[STEPS];
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-          const int at = start + step * 32 + lane;
-          of_weights[step] = at < length ? weights[at] : uint4{};
-        }
-#pragma unroll
-        for (int token = 0; token < TOKENS; ++token) {
-          const uint4* row = given + min(token, tokens - 1) * packs;
-          uint4 of_input[STEPS];
-#pragma unroll
-          for (int step = 0; step < STEPS; ++step) {
-            const int at = start + step * 32 + lane;
-            of_input[step] = at < length ? row[at] : uint4{};
-          }
-#pragma unroll
-          for (int step = 0; step < STEPS; ++step) {
-            dots[token].add(of_weights[step], of_input[step], T());
-          }
-        }
-      }
+      load(of_weights, reinterpret_cast<const uint4*>(ring + slot * columns));
       __syncwarp();
       if (next.unit < count) {
         fill(next, slot, first_barrier + slot * 8);
@@ -330,6 +317,15 @@ __global__ void __launch_bounds__(32 * WARPS)
 #if __CUDA_ARCH__ < 900
       close_group();
 #endif
+      Dot dots[TOKENS];
+#pragma unroll
+      for (int token = 0; token < TOKENS; ++token) {
+        if (token > 0) load(of_input, given + min(token, tokens - 1) * packs);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          dots[token].add(of_weights[step], of_input[step], T());
+        }
+      }
 #pragma unroll
       for (int token = 0; token < TOKENS; ++token) {
         const float total = dots[token].total(lane);
