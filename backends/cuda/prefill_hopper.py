@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from itertools import product
 
-import cupy as cp
 import numpy as np
 
 from omnitide.backend import Array
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.instances import C_TYPES, Instance
