@@ -70,7 +70,7 @@ class HopperPrefill:
             rotated: Keys turned by their cells' angles, [page][kv_head][64][head_dim].
             values: Same shape.
             step: What there is to see.
-            scale: Factor of the scores.
+            scale: Factor of the scores, positive.
         """
         num_queries, num_heads, head_dim = q.shape
         num_kv_heads = rotated.shape[1]

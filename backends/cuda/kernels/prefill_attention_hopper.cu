@@ -23,8 +23,10 @@
 //
 // Numerics: products in T with float accumulators, softmax in float (base 2), probabilities rounded
 // to T. Subblocks that no row of the query tile sees are never fetched, dead rows of values are
-// zeros, scores of unseen cells are set to -inf. A query that sees nothing gives 0. Reference:
-// omnitide/backends/reference, attention.
+// zeros, scores of unseen cells are set to -inf. A query that sees nothing gives 0. `scale` is
+// positive.
+//
+// Reference: omnitide/backends/reference, attention.
 #include "hopper.cuh"
 
 constexpr int SUBBLOCK = 32;
@@ -443,6 +445,7 @@ struct Softmax {
     top[0] = top[1] = minus_infinity();
     sum[0] = sum[1] = 0.f;
   }
+
   // Scores become probabilities against the new maximum; `decay` is what the past shrinks by.
   __device__ __forceinline__ void update(float (&s)[64], float scale, float (&decay)[2]) {
 #pragma unroll
@@ -474,9 +477,9 @@ struct Softmax {
     }
   }
 
-  // Probabilities against the maximum of before, packed into `p`. Some may pass 1, which does no
-  // harm up to LIMIT, and nothing has to shrink. Where that won't do: false, and nothing has
-  // changed but p.
+  // Probabilities against the maximum of before, packed into `p`: no search for a new maximum, and
+  // nothing shrinks. Some may pass 1, which does no harm up to LIMIT. Where that won't do: false,
+  // for the whole warp, and nothing has changed but `p`.
   template <typename T>
   __device__ __forceinline__ bool keep(const float (&s)[64], float scale, unsigned (&p)[32]) {
     constexpr float LIMIT = 4096.f;  // far below the largest float16
@@ -510,6 +513,7 @@ struct Softmax {
   }
 };
 
+// Accumulators follow a new maximum.
 template <int D>
 __device__ __forceinline__ void shrink(float (&o)[D / 2], const float (&decay)[2]) {
 #pragma unroll
@@ -643,6 +647,7 @@ __device__ __forceinline__ void finish_rows(const Plan& plan, const Work& work, 
                    work.head);
 }
 
+// s = queries keys^T, 64 rows by 128 cells; runs on after the return, like the next.
 template <typename T, int D>
 __device__ __forceinline__ void issue_scores(float (&s)[64], unsigned queries, unsigned keys) {
   using L = Layout<D>;
@@ -656,6 +661,7 @@ __device__ __forceinline__ void issue_scores(float (&s)[64], unsigned queries, u
   commit_products();
 }
 
+// o += p values.
 template <typename T, int D>
 __device__ __forceinline__ void issue_values(float (&o)[D / 2], const unsigned (&p)[32],
                                              unsigned values) {
@@ -748,6 +754,7 @@ __device__ __forceinline__ void compute(const Plan& plan, Work work, const Share
     issue_values<T, D>(o, p, values + stages.stage(n) * L::BLOCK_BYTES);
     arrive_named(TURNS + 1 - side, 256);
     wait_products<1>(s);
+
     unsigned next[32];
     bool kept = false;
     if (more) {
