@@ -846,8 +846,9 @@ __global__ void __launch_bounds__(THREADS, 1)
   const int worker = workers - 1 - blockIdx.x;
   Work work;
   work.begin(plan, share, worker);
+  // 72 + 2 x 216 is what three warpgroups start with, 3 x 168: more would be waited for forever.
   if (threadIdx.x < 128) {
-    give_registers<56>();
+    give_registers<72>();
     if (threadIdx.x < 32) {
       fetch_cells<T, D>(plan, work, stages, shared, cell_orders, key_map, value_map, values,
                         subblocks, masks, orders, num_kv_heads);
@@ -855,7 +856,7 @@ __global__ void __launch_bounds__(THREADS, 1)
       fetch_queries<T, D>(plan, work, stages, shared, q, query_cos, query_sin, rows);
     }
   } else {
-    take_registers<224>();
+    take_registers<216>();
     compute<T, D>(plan, work, share, worker, stages, shared, cell_orders, q, out, query_orders,
                   query_cos, query_sin, partials, arrivals, rows, scale);
   }
