@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -211,8 +212,8 @@ class Session:
         seconds = 0.0
         for count in range(1, limit + 1):
             started = clock.perf_counter()
-            logprobs = self._run(self._log_probabilities, logits)
-            token = sampler(logprobs)
+            drawn_from = logits
+            token = self._run(sampler.choose, self.model.backend, logits)
             ends = token in self.model.eos_tokens
             last = ends or self._stop or count == limit
             logits = self._run(self._feed, unit, token, last)
@@ -224,7 +225,7 @@ class Session:
             yield GenerationResponse(
                 text=piece,
                 token=token,
-                logprobs=logprobs.astype(np.float32),
+                read_logprobs=partial(self._run, self._log_probabilities, drawn_from),
                 from_draft=False,
                 prompt_tokens=asked,
                 prompt_tps=prompt_tps,
@@ -240,9 +241,9 @@ class Session:
             if last:
                 return
 
-    def _log_probabilities(self, logits: Array) -> NDArray[Any]:
+    def _log_probabilities(self, logits: Array) -> NDArray[np.float32]:
         backend = self.model.backend
-        return backend.to_numpy(backend.log_softmax(logits))
+        return backend.to_numpy(backend.log_softmax(logits)).astype(np.float32)
 
     def _begin_reply(self, prompt: str) -> tuple[Array, int, int]:
         """Prefill a prompt and open the reply. Logits, tokens of the prompt, id of the reply."""

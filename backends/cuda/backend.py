@@ -157,9 +157,14 @@ class CudaBackend:
         """Exact GELU, in float32."""
         return self._elementwise.gelu(cp.ascontiguousarray(x))
 
+    def argmax(self, logits: Array) -> int:
+        """Index of the greatest; one number is read."""
+        checks.check_logits("argmax", logits)
+        return int(self._sampling.argmax(cp.ascontiguousarray(logits)).item())
+
     def log_softmax(self, logits: Array) -> Array:
         """Log-probabilities, float32."""
-        checks.check_shape("log_softmax", "logits", logits, None)
+        checks.check_logits("log_softmax", logits)
         return self._sampling.log_softmax(cp.ascontiguousarray(logits))
 
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:
