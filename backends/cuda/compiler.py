@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import cupy as cp
-
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.instances import Instance
+from omnitide.backends.cuda.launch import can_overlap, launch_overlapping
 
 STATIC_SHARED = 48 * 1024
 """Bytes of shared memory that a kernel may use without asking."""
@@ -24,7 +24,8 @@ class Kernel:
             name_expressions=(instance.name,),
         )
         self._function = module.get_function(instance.name)
-        self._shared = STATIC_SHARED
+        self._shared = STATIC_SHARED - self._function.shared_size_bytes
+        self._can_overlap = can_overlap()
 
     @property
     def handle(self) -> int:
@@ -37,6 +38,7 @@ class Kernel:
         block: tuple[int, ...],
         args: Sequence[Any],
         shared: int = 0,
+        overlap: bool = False,
     ) -> None:
         """Launch.
 
@@ -46,10 +48,16 @@ class Kernel:
             args: CuPy arrays (C-contiguous; views start at their own data), NumPy scalars of the
                 parameter's exact type.
             shared: Bytes of dynamic shared memory.
+            overlap: Let the kernel start while the stream's previous one still runs, where the
+                device can. Only for kernels that wait as `kernels/overlap.cuh` says, in chains in
+                which every kernel does.
         """
         if shared > self._shared:
             self._function.max_dynamic_shared_size_bytes = shared
             self._shared = shared
+        if overlap and self._can_overlap:
+            launch_overlapping(self.handle, grid, block, args, shared)
+            return
         self._function(grid, block, tuple(args), shared_mem=shared)
 
 

@@ -1,0 +1,336 @@
+// out = x weight^T for a few rows of x, at the speed at which the weights can be read.
+//
+//   x           (tokens, width) T, 1 <= tokens <= TOKENS; width a multiple of 8
+//   norm_weight (width,) T, read if NORM: x is RMS-normalised first and rounded to T
+//   weight_0..2 (height_i, width) T: up to three matrices side by side; height 0: not there
+//   bias_0..2   (height_i,) T or null
+//   residual    (tokens, height_0) T or null, added to out_0
+//   out_0..2    (tokens, height_i) T
+//   GATED: out_0 = silu(x weight_0^T + bias_0) * (x weight_1^T + bias_1); both factors are rounded
+//   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
+//
+// T: __half or __nv_bfloat16. Products and sums in float, one rounding at the end.
+// Grid: any number of blocks of 32 WARPS threads, best one a multiprocessor; each takes an equal
+// share of the rows. Shared memory: 2 (WARPS slots columns + (tokens + NORM) width) bytes.
+// Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
+//
+// A row is cut into pieces of `columns` columns, a multiple of 8 and at least so many that no piece
+// is empty. The warps take the block's pieces in turn; each has `slots` (1 to 4) places of its own
+// that weights are copied to asynchronously, so that no warp waits for another while weights flow.
+// A piece's sum goes to shared memory; when a batch of rows is done, one thread an output adds up
+// its pieces. The weights don't depend on earlier kernels: their copies start before the wait for
+// those, and `ahead` more pieces a warp are brought into the second-level cache, so that memory is
+// busy while the predecessor ends and x arrives.
+#include "copies.cuh"
+#include "overlap.cuh"
+#include "types.cuh"
+
+constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
+constexpr int MAX_SLOTS = 4;
+constexpr int STEPS = 4;  // of 16 bytes a lane that are under way from shared memory
+
+__device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
+  return __half22float2(*reinterpret_cast<__half2*>(&pair));
+}
+__device__ __forceinline__ float2 unpack_two(unsigned pair, __nv_bfloat16) {
+  return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&pair));
+}
+
+// Eight neighbours as they lie in memory, and in float.
+struct Eight {
+  float2 pairs[4];
+
+  template <typename T>
+  __device__ __forceinline__ static Eight of(uint4 bits, T) {
+    return {unpack_two(bits.x, T()), unpack_two(bits.y, T()), unpack_two(bits.z, T()),
+            unpack_two(bits.w, T())};
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ uint4 normalized(uint4 bits, uint4 weights, float scale) {
+  const Eight x = Eight::of(bits, T()), by = Eight::of(weights, T());
+  unsigned out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[i] =
+        pack_two(x.pairs[i].x * scale * by.pairs[i].x, x.pairs[i].y * scale * by.pairs[i].y, T());
+  }
+  return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+__device__ __forceinline__ float sum_of_warp(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffff, value, offset);
+  }
+  return value;
+}
+
+// A place in a block's sequence of pieces: outputs one by one, of each all pieces of its rows.
+struct Place {
+  int unit, part;
+
+  __device__ __forceinline__ void advance(int pieces, int parts) {
+    part += pieces;
+    unit += part / parts;
+    part %= parts;
+  }
+};
+
+// Waits until at most `slots` groups of this thread are under way.
+__device__ __forceinline__ void wait_for_groups_but(int slots) {
+  switch (slots) {
+    case 0:
+      return wait_for_groups<0>();
+    case 1:
+      return wait_for_groups<1>();
+    case 2:
+      return wait_for_groups<2>();
+    case 3:
+      return wait_for_groups<3>();
+    default:
+      return wait_for_groups<MAX_SLOTS>();
+  }
+}
+
+template <typename T, bool GATED, bool NORM, int TOKENS, int WARPS>
+__global__ void __launch_bounds__(32 * WARPS)
+    matvec(const T* x, const T* norm_weight, float eps, const T* weight_0, const T* weight_1,
+           const T* weight_2, const T* bias_0, const T* bias_1, const T* bias_2, const T* residual,
+           T* out_0, T* out_1, T* out_2, int height_0, int height_1, int height_2, int tokens,
+           int width, int columns, int slots, int ahead) {
+  constexpr int THREADS = 32 * WARPS;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float partials[PARTIALS];
+  __shared__ float squares[WARPS];
+
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  T* ring = reinterpret_cast<T*>(shared) + warp * slots * columns;
+  uint4* inputs = reinterpret_cast<uint4*>(shared + WARPS * slots * columns * sizeof(T));
+  const int packs = width / 8;  // of 16 bytes in a row
+
+  // Some blocks have one output more than others.
+  const int all = GATED ? height_0 : height_0 + height_1 + height_2;
+  const int grid = gridDim.x, block = blockIdx.x;
+  const int begin = all / grid * block + min(block, all % grid);
+  const int count = all / grid + (block < all % grid ? 1 : 0);
+  const int pieces = (width + columns - 1) / columns;
+  const int parts = GATED ? 2 * pieces : pieces;
+
+  // The weights of a place, and how many.
+  auto locate = [&](Place place, int& length) {
+    int row = begin + place.unit, piece = place.part;
+    const T* weight = weight_0;
+    if (GATED && piece >= pieces) piece -= pieces, weight = weight_1;
+    if (!GATED && row >= height_0) {
+      row -= height_0, weight = weight_1;
+      if (row >= height_1) row -= height_1, weight = weight_2;
+    }
+    length = min(columns, width - piece * columns);
+    return weight + static_cast<long long>(row) * width + piece * columns;
+  };
+  // Copies them to a slot.
+  auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
+    int length;
+    const T* from = locate(place, length);
+    const unsigned to = shared_address(ring + slot * columns);
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+      barrier_expect(barrier, length * sizeof(T));
+      copy_bulk(to, from, length * sizeof(T), barrier, evict_first());
+    }
+#else
+    for (int at = lane * 8; at < length; at += 256) {
+      copy_16(to + at * sizeof(T), from + at, evict_first());
+    }
+#endif
+  };
+  // Starts the copy of this thread's share of some rows.
+  auto fetch = [&](int to, const T* from, int rows) {
+    const uint4* source = reinterpret_cast<const uint4*>(from);
+#pragma unroll 1
+    for (int at = thread; at < rows * packs; at += THREADS) {
+      copy_16(shared_address(inputs + to * packs + at), source + at, evict_normal());
+    }
+  };
+
+  Place next{0, 0};  // to be copied
+  next.advance(warp, parts);
+  Place place = next;  // to be multiplied
+#if __CUDA_ARCH__ >= 900
+  __shared__ __align__(8) unsigned long long barriers[WARPS * MAX_SLOTS];
+  const unsigned first_barrier = shared_address(barriers + warp * MAX_SLOTS);
+  if (lane < slots) barrier_init(first_barrier + lane * 8, 1);
+  barrier_publish();
+  __syncwarp();
+#else
+  const unsigned first_barrier = 0;
+  fetch(0, x, tokens);
+  if (NORM) fetch(tokens, norm_weight, 1);
+  close_group();
+#endif
+#pragma unroll 1
+  for (int slot = 0; slot < slots; ++slot) {
+    if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
+    next.advance(WARPS, parts);
+#if __CUDA_ARCH__ < 900
+    close_group();
+#endif
+  }
+#if __CUDA_ARCH__ >= 900
+  Place later = next;
+#pragma unroll 1
+  for (int i = 0; i < ahead && later.unit < count; ++i) {
+    int length;
+    const T* from = locate(later, length);
+    if (lane == 0) prefetch_bulk(from, length * sizeof(T));
+    later.advance(WARPS, parts);
+  }
+  if (NORM) fetch(tokens, norm_weight, 1);
+  let_successor_start();
+  wait_for_predecessor();
+  fetch(0, x, tokens);
+  close_group();
+#endif
+
+  // What is added to a product; up's in y.
+  auto addend = [&](int unit, int token) {
+    int row = begin + unit, height = height_0;
+    const T* bias = bias_0;
+    if (!GATED && row >= height_0) {
+      row -= height_0, height = height_1, bias = bias_1;
+      if (row >= height_1) row -= height_1, height = height_2, bias = bias_2;
+    }
+    float2 added = make_float2(0.0f, 0.0f);
+    if (bias != nullptr) added.x = to_float(bias[row]);
+    if (GATED && bias_1 != nullptr) added.y = to_float(bias_1[row]);
+    if (!GATED && residual != nullptr) {
+      added.x += to_float(__ldcg(residual + static_cast<long long>(token) * height + row));
+    }
+    return added;
+  };
+  const int batch = PARTIALS / (parts * TOKENS);  // outputs at a time
+  // Of the thread's first output: it comes while x does.
+  const int first_units = min(batch, count);
+  float2 added = make_float2(0.0f, 0.0f);
+  if (thread < first_units * tokens) added = addend(thread % first_units, thread / first_units);
+
+#if __CUDA_ARCH__ >= 900
+  wait_for_groups<0>();
+#else
+  wait_for_groups_but(slots);
+#endif
+  if constexpr (NORM) {
+#pragma unroll 1
+    for (int token = 0; token < tokens; ++token) {
+      uint4* row = inputs + token * packs;
+      // A thread's own copies are the ones that it may read before a barrier.
+      const int start = (thread + THREADS - token * packs % THREADS) % THREADS;
+      float square = 0.0f;
+#pragma unroll 1
+      for (int at = start; at < packs; at += THREADS) {
+        const Eight eight = Eight::of(row[at], T());
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          square += eight.pairs[i].x * eight.pairs[i].x + eight.pairs[i].y * eight.pairs[i].y;
+        }
+      }
+      square = sum_of_warp(square);
+      if (lane == 0) squares[warp] = square;
+      __syncthreads();
+      square = 0.0f;
+#pragma unroll
+      for (int i = 0; i < WARPS; ++i) square += squares[i];
+      const float scale = rsqrtf(square / width + eps);
+#pragma unroll 1
+      for (int at = start; at < packs; at += THREADS) {
+        row[at] = normalized<T>(row[at], inputs[tokens * packs + at], scale);
+      }
+      __syncthreads();
+    }
+  } else {
+    __syncthreads();
+  }
+
+  int slot = 0;
+  [[maybe_unused]] unsigned parity = 0;
+  for (int first = 0; first < count; first += batch) {
+    const int last = min(first + batch, count);
+    while (place.unit < last) {
+#if __CUDA_ARCH__ >= 900
+      barrier_wait(first_barrier + slot * 8, parity);
+#else
+      wait_for_groups_but(slots - 1);
+#endif
+      const int piece = GATED && place.part >= pieces ? place.part - pieces : place.part;
+      const int length = min(columns, width - piece * columns) / 8;
+      const uint4* weights = reinterpret_cast<const uint4*>(ring + slot * columns);
+      const uint4* given = inputs + piece * (columns / 8);
+      float sums[TOKENS][4] = {};
+#pragma unroll 1
+      for (int start = 0; start < length; start += 32 * STEPS) {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          const int at = start + step * 32 + lane;
+          const bool inside = at < length;
+          const Eight weight = Eight::of(inside ? weights[at] : uint4{}, T());
+#pragma unroll
+          for (int token = 0; token < TOKENS; ++token) {
+            const uint4* row = given + min(token, tokens - 1) * packs;
+            const Eight by = Eight::of(inside ? row[at] : uint4{}, T());
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              sums[token][i] = fmaf(weight.pairs[i].x, by.pairs[i].x, sums[token][i]);
+              sums[token][i] = fmaf(weight.pairs[i].y, by.pairs[i].y, sums[token][i]);
+            }
+          }
+        }
+      }
+      __syncwarp();
+      if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
+#if __CUDA_ARCH__ < 900
+      close_group();
+#endif
+#pragma unroll
+      for (int token = 0; token < TOKENS; ++token) {
+        const float* sum = sums[token];
+        const float total = sum_of_warp((sum[0] + sum[1]) + (sum[2] + sum[3]));
+        if (lane == 0) {
+          partials[((place.unit - first) * parts + place.part) * TOKENS + token] = total;
+        }
+      }
+      next.advance(WARPS, parts);
+      place.advance(WARPS, parts);
+      if (++slot == slots) slot = 0, parity ^= 1;
+    }
+    __syncthreads();
+
+#pragma unroll 1
+    for (int output = thread; output < (last - first) * tokens; output += THREADS) {
+      const int unit = output % (last - first), token = output / (last - first);
+      if (first > 0 || output >= THREADS) added = addend(first + unit, token);
+      const float* partial = partials + unit * parts * TOKENS + token;
+      float result = 0.0f;
+#pragma unroll 1
+      for (int i = 0; i < pieces; ++i) result += partial[i * TOKENS];
+      result += added.x;
+      if constexpr (GATED) {
+        float up = 0.0f;
+#pragma unroll 1
+        for (int i = pieces; i < parts; ++i) up += partial[i * TOKENS];
+        up += added.y;
+        result = to_float(from_float<T>(result));
+        result = result / (1.0f + expf(-result)) * to_float(from_float<T>(up));
+      }
+      int row = begin + first + unit, height = height_0;
+      T* out = out_0;
+      if (!GATED && row >= height_0) {
+        row -= height_0, height = height_1, out = out_1;
+        if (row >= height_1) row -= height_1, height = height_2, out = out_2;
+      }
+      out[static_cast<long long>(token) * height + row] = from_float<T>(result);
+    }
+    if (last < count) __syncthreads();
+  }
+}
