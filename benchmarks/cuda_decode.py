@@ -2,9 +2,9 @@
 
     python benchmarks/cuda_decode.py [--queries 1] [--dtype bfloat16] [--repeat 20]
 
-Needs CuPy and a GPU; PyTorch's columns need PyTorch. Every figure is the median of `--repeat` runs of
-a recorded graph of many launches, divided by the launches, in microseconds; beside it the bytes of K
-and V in TB/s. The launches go round several layers, so that the L2 cache holds none of them.
+Needs CuPy and a GPU; PyTorch's columns need PyTorch. Every figure is the median of `--repeat` runs
+of a recorded graph of many launches, divided by the launches, in microseconds; beside it the bytes
+of K and V in TB/s. The launches go round several layers, so that the L2 cache holds none of them.
 """
 
 from __future__ import annotations

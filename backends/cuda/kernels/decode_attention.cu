@@ -14,9 +14,10 @@
 //   sums       float32 the same with [2] at the end; both are all bits set again afterwards
 //   group_inverse  65536 / group, rounded up
 //
-// Grid (splits, kv_heads, row blocks), WARPS * 32 threads. T is half or bfloat16; D is a multiple
-// of 16, at least 64. All blocks of a KV head must be able to run at the same time, and no two
-// launches that share `parts` may.
+// Grid (splits, kv_heads, row blocks), THREADS threads; decode_attention_cluster: clusters of
+// CLUSTER_BLOCKS along the splits, up to 8 rows. T is half or bfloat16; D is a multiple of 16, at
+// least 64. All blocks of a KV head must be able to run at the same time (with clusters: blocks
+// start in the order of their indices), and no two launches that share `parts` may.
 //
 // A warp takes 16 rows of K and V at a time and multiplies scores = Q K^T, then out^T = V^T P^T
 // (mma m16n8k16): what a lane holds of the scores is what it must hold of P^T, and a group of up to
@@ -30,8 +31,9 @@
 // warp keeps maximum, sum and output of its rows. These are merged in shared memory; then the
 // blocks of a KV head exchange: each writes its part of every output and adds up all parts of a
 // share of the outputs. A word of a part that has not been written has all bits set, which is a NaN
-// that no operation gives; that makes one trip through the L2 cache of the exchange, with neither
-// fences nor tickets.
+// that no operation gives: one trip through the L2 cache, with neither fences nor tickets. With
+// clusters, these exchange first, through shared memory, and the last cluster of a KV head adds up
+// what the others leave in `parts`, marked the same way; less traffic, for short histories.
 //
 // Scores, softmax and sums are float32; the query after its rotation and P are rounded to T.
 // Reference: backends/reference/attention.py, paged_attention.

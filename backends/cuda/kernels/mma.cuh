@@ -22,13 +22,6 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], unsigned a0, unsigne
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// An 8x8 matrix of 16-bit values transposed. Lane (g, c) holds row g, columns 2c and 2c + 1.
-__device__ __forceinline__ unsigned transpose(unsigned x) {
-  unsigned y;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
-}
-
 // The lower halves of two registers, and the upper halves; that of x comes first.
 __device__ __forceinline__ unsigned lower_halves(unsigned x, unsigned y) {
   return __byte_perm(x, y, 0x5410);
