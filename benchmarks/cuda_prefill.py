@@ -1,10 +1,11 @@
 """Prefill attention on a CUDA GPU: a kernel of ours beside PyTorch's.
 
-    python benchmarks/cuda_prefill.py [--kernel MODULE:CLASS] [--dtype bfloat16] [--group all]
+    python benchmarks/cuda_prefill.py [--kernel hopper|mma] [--dtype bfloat16] [--group all]
+        [--no-peers]
 
 Random data; the pools of as many layers as pass the L2 are used in turn; launches are recorded in
-one CUDA graph, and the median of its replays counts. `dead` cases hold every second subblock of
-the history and no cell of the others; `packed` ones hold the same cells side by side.
+one CUDA graph, and the median of its replays counts. At stride 2 every second subblock of the
+history is dead; the case before has the same cells side by side.
 FLOPs = 4 x head_dim x heads x (queries x history + queries^2 / 2), causal. FA2 sees the causal
 mask; cuDNN's backend takes no lower-right mask through PyTorch and gets history + queries / 2 cells
 without one, the same FLOPs.
@@ -13,7 +14,6 @@ without one, the same FLOPs.
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +29,10 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from omnitide.backends.cuda.compiler import Compiler
+from omnitide.backends.cuda.device import find_device
 from omnitide.backends.cuda.device_step import DeviceStep
+from omnitide.backends.cuda.prefill import PrefillAttention
+from omnitide.backends.cuda.prefill_hopper import HopperPrefill
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE
 from omnitide.rotary import Rotary
 from omnitide.step import Step
@@ -181,15 +184,18 @@ def graph_time(launch_all: Callable[[], None]) -> float:
 
 
 def load(name: str) -> Any:
-    """The class `MODULE:CLASS`, made for this device."""
-    module, _, attribute = name.partition(":")
-    multiprocessors = cp.cuda.Device().attributes["MultiProcessorCount"]
-    return getattr(importlib.import_module(module), attribute)(Compiler(), multiprocessors)
+    """The kernel of that name, made for this device."""
+    device = find_device()
+    if isinstance(device, str):
+        raise SystemExit(device)
+    if name == "hopper":
+        return HopperPrefill(Compiler(), device.multiprocessors)
+    return PrefillAttention(Compiler(), device.shared_memory, device.multiprocessors)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kernel", default="omnitide.backends.cuda.prefill_hopper:HopperPrefill")
+    parser.add_argument("--kernel", default="hopper", choices=("hopper", "mma"))
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--group", default="all", choices=("all", *GROUPS))
     parser.add_argument("--no-peers", action="store_true")

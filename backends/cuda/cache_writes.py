@@ -21,7 +21,8 @@ from omnitide.backends.cuda.instances import C_TYPES, Instance
 from omnitide.pages import Slots
 
 THREADS = 128  # of append.cu
-MOVED_BY_BLOCK = 256 * 4  # units, of migrate.cu
+MOVING_THREADS = 256  # of migrate.cu
+MOVED_BY_BLOCK = 4 * MOVING_THREADS  # units
 
 SCRATCH_BYTES = 1 << 28
 """Most scratch of a migration; with more rows to save it works through the arrays in groups."""
@@ -60,7 +61,7 @@ class CacheWrites:
     def __init__(self, compiler: Compiler, scratch_bytes: int = SCRATCH_BYTES) -> None:
         self._compiler = compiler
         self._scratch_bytes = scratch_bytes
-        self._tables: dict[tuple[int, ...], Array] = {}
+        self._tables: dict[tuple[int, ...], tuple[Array, bool]] = {}
 
     def append(
         self, keys: Array, rotated: Array, values: Array, k: Array, v: Array, step: DeviceStep
@@ -112,8 +113,8 @@ class CacheWrites:
             (-(-items // THREADS), len(keys)),
             (THREADS,),
             (
-                self._table(keys),
-                self._table(rotated),
+                self._table(keys)[0],
+                self._table(rotated)[0],
                 slots,
                 cos,
                 sin,
@@ -139,50 +140,47 @@ class CacheWrites:
             return
         _, num_kv_heads, _, head_dim = arrays[0].shape
         row_bytes = head_dim * arrays[0].dtype.itemsize
-        unit = "uint4" if access_width(arrays, head_dim) > 1 else "unsigned"
-        size = row_bytes // UNITS[unit]
-        table = self._table(arrays)
-        words = cp.asarray(np.concatenate([saved, origins, targets]).astype(np.int32))
-        to_save, froms, tos = cp.split(words, [len(saved), len(saved) + len(targets)])
+        table, aligned = self._table(arrays)
+        unit = "uint4" if aligned and row_bytes % ACCESS_BYTES == 0 else "unsigned"
+        sizes = (num_kv_heads, row_bytes // UNITS[unit])
         saved_bytes = len(saved) * num_kv_heads * row_bytes
         group = len(arrays)
         if saved_bytes:
             group = max(1, min(group, self._scratch_bytes // saved_bytes))
         scratch = cp.empty(max(ACCESS_BYTES, group * saved_bytes), np.uint8)
-        gather = self._compiler(_moved("gather_rows", unit)) if len(saved) else None
-        move = self._compiler(_moved("move_rows", unit))
-        shape = (np.int32(num_kv_heads), np.int32(size))
+        words = cp.asarray(np.concatenate([saved, origins, targets]).astype(np.int32))
+        to_save, rows = words[: len(saved)], words[len(saved) :]
         for first in range(0, len(arrays), group):
             pools = table[first : first + group]
-            if gather is not None:
-                blocks = -(-len(saved) * num_kv_heads * size // MOVED_BY_BLOCK)
-                gather(
-                    (blocks, len(pools)),
-                    (256,),
-                    (pools, scratch, to_save, np.int32(len(saved)), *shape),
+            if len(saved):
+                self._launch_rows(
+                    "gather_rows", unit, (pools, scratch, to_save), len(saved), *sizes
                 )
-            blocks = -(-len(targets) * num_kv_heads * size // MOVED_BY_BLOCK)
-            move(
-                (blocks, len(pools)),
-                (256,),
-                (
-                    pools,
-                    scratch,
-                    froms,
-                    tos,
-                    np.int32(len(targets)),
-                    np.int32(len(saved)),
-                    *shape,
-                ),
-            )
+            moved = (pools, scratch, rows[: len(targets)], rows[len(targets) :])
+            self._launch_rows("move_rows", unit, moved, len(targets), len(saved), *sizes)
 
-    def _table(self, arrays: Sequence[Array]) -> Array:
-        """The arrays' addresses on the device. Kept until the arrays are replaced."""
+    def _launch_rows(
+        self, name: str, unit: str, arrays: tuple[Array, ...], num_rows: int, *sizes: int
+    ) -> None:
+        """Launch a kernel on rows of all pools of a table; the sizes end with a row's."""
+        units = num_rows * sizes[-2] * sizes[-1]
+        self._compiler(_moved(name, unit))(
+            (-(-units // MOVED_BY_BLOCK), len(arrays[0])),
+            (MOVING_THREADS,),
+            (*arrays, *(np.int32(size) for size in (num_rows, *sizes))),
+        )
+
+    def _table(self, arrays: Sequence[Array]) -> tuple[Array, bool]:
+        """The arrays' addresses on the device, and whether all are aligned to an access.
+
+        Kept as long as the arrays lie there.
+        """
         addresses = tuple(array.data.ptr for array in arrays)
         if addresses not in self._tables:
             if len(self._tables) == _TABLES_KEPT:
                 del self._tables[next(iter(self._tables))]
-            self._tables[addresses] = cp.asarray(np.array(addresses, np.uint64))
+            aligned = all(address % ACCESS_BYTES == 0 for address in addresses)
+            self._tables[addresses] = cp.asarray(np.array(addresses, np.uint64)), aligned
         return self._tables[addresses]
 
 
@@ -195,9 +193,15 @@ def plan(
         Slots to save first, rising; of each row that moves its slot, or ~index of its saved slot;
         of each row that moves its destination.
     """
-    moves = source != destination
-    sources, targets = source[moves].astype(np.int64), destination[moves].astype(np.int64)
-    overwritten = np.isin(sources, targets)
-    saved = np.unique(sources[overwritten])
-    origins = np.where(overwritten, ~np.searchsorted(saved, sources), sources)
+    moved = source != destination
+    sources, targets = source[moved], destination[moved]
+    num_slots = max(sources.max(initial=-1), targets.max(initial=-1)) + 1
+    written, endangered = np.zeros((2, num_slots), np.bool_)
+    written[targets] = True
+    overwritten = written[sources]
+    endangered[sources[overwritten]] = True
+    saved = np.flatnonzero(endangered)
+    place = np.empty(num_slots, np.int64)
+    place[saved] = np.arange(len(saved))
+    origins = np.where(overwritten, ~place[sources], sources)
     return saved, origins, targets

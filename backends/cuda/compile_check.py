@@ -4,7 +4,7 @@
 
 prints what each instance takes of a chip. Exits with 1, and says why, where a text does not compile
 or registers spill. All instances of a file are compiled in one program for each chip; the programs
-run side by side, one for each core.
+run side by side, one for each core. The user's cache folder remembers what the compiler says.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from omnitide.backends.cuda.catalog import all_instances
+from omnitide.backends.cuda.compiled_logs import compile_or_recall
 from omnitide.backends.cuda.instances import ARCHITECTURES, Instance
 from omnitide.backends.cuda.nvrtc import CompileError, Nvrtc
 from omnitide.backends.cuda.ptxas_log import Usage, read_usage, warnings
@@ -70,18 +71,18 @@ def check(program: Program) -> Report:
 def check_text(program: Program, source: str) -> Report:
     """As `check`, of a given text."""
     try:
-        log, symbols = _nvrtc().compile(source, program.arch, program.names)
+        compiled = compile_or_recall(_nvrtc(), source, program.arch, program.names)
     except CompileError as error:
         return Report(program, {}, (f"does not compile:\n{error}",))
-    usages = read_usage(log)
-    names = {symbol: name for name, symbol in symbols.items()}
+    usages = read_usage(compiled.log)
+    names = {symbol: name for name, symbol in compiled.symbols.items()}
     spilling = tuple(
         f"{names.get(symbol, symbol)} spills {usage.spilled} bytes"
         for symbol, usage in usages.items()
         if usage.spilled
     )
-    told = {name: usages[symbol] for name, symbol in symbols.items()}
-    return Report(program, told, (*spilling, *warnings(log)))
+    told = {name: usages[symbol] for name, symbol in compiled.symbols.items()}
+    return Report(program, told, (*spilling, *warnings(compiled.log)))
 
 
 def table(reports: Sequence[Report]) -> str:
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for program, problem in problems:
         print(f"{program.file}, {program.arch}: {problem}", file=sys.stderr)
     count = sum(len(report.usages) for report in reports)
-    print(f"{count} kernels compiled in {len(reports)} programs, {len(problems)} problems")
+    print(f"programs: {len(reports)}, kernels: {count}, problems: {len(problems)}")
     return 1 if problems else 0
 
 

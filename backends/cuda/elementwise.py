@@ -108,7 +108,7 @@ class Elementwise:
         if x.size == 0:
             return out
         stride = x.strides[0] // x.dtype.itemsize if num_tokens > 1 else 0
-        width = access_width((x, out), head_dim // 2, stride)
+        width = access_width((x, out, cos, sin), head_dim // 2, stride)
         items = x.size // 2 // width
         sizes = (np.int32(size) for size in (num_tokens, num_heads, head_dim))
         self._compiler(_operation("rotate", str(x.dtype), width))(

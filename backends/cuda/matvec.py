@@ -33,12 +33,14 @@ class Plan:
     Attributes:
         warps: Warps of a block.
         columns: Columns of a row that a copy brings, at most.
-        ahead: Copies a warp for which the second-level cache is made ready beyond its slots.
+        residents: Blocks that a multiprocessor of an H100 has room for.
+        late: When the successor may start.
     """
 
     warps: int = 8
     columns: int = 2048
-    ahead: int = 4
+    residents: int = 2
+    late: bool = False
 
     def shared(self, width: int, rows: int, slots: int) -> int:
         """Bytes of shared memory for so many slots a warp and rows of input."""
@@ -50,9 +52,9 @@ class Plan:
         return -(-width // (8 * pieces)) * 8
 
 
-_SLOTS = (4, 3, 2, 1)
-_STATIC = 4608  # bytes of shared memory that a kernel needs in any case
-_HALF = 113 * 1024  # room for a successor's block beside it, on an H100
+_SLOTS = (8, 7, 6, 5, 4, 3, 2, 1)
+_STATIC = 5376  # bytes of shared memory that a kernel needs in any case
+_ALL = 228 * 1024  # of a multiprocessor, on an H100
 
 
 def _instance(dtype: str, gated: bool, norm: bool, tokens: int, plan: Plan) -> Instance:
@@ -184,7 +186,7 @@ class MatVec:
             np.int32(width),
             np.int32(self._plan.share(width)),
             np.int32(slots),
-            np.int32(self._plan.ahead),
+            np.int32(self._plan.late),
         )
         room = next(room for room in _TOKENS if room >= tokens)
         kernel = self._compiler(_instance(x.dtype.name, gated, norm is not None, room, self._plan))
@@ -192,14 +194,22 @@ class MatVec:
             (min(self._multiprocessors, sum(outputs)),),
             (32 * self._plan.warps,),
             args,
-            shared=self._plan.shared(width, rows, slots) - _STATIC,
+            shared=max(
+                self._plan.shared(width, rows, slots),
+                min(self._limit, _ALL // (self._plan.residents + 1)),
+            )
+            - _STATIC,
             overlap=self._overlap,
         )
         return out
 
     def _slots(self, width: int, rows: int) -> int:
         fits = [n for n in _SLOTS if self._plan.shared(width, rows, n) <= self._limit]
-        small = [n for n in fits if self._plan.shared(width, rows, n) <= _HALF]
+        small = [
+            n
+            for n in fits
+            if self._plan.shared(width, rows, n) <= _ALL // self._plan.residents - 1024
+        ]
         return (small or fits)[0]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,19 @@ OPTIONS = ("-std=c++17", "-ftz=true", "--ptxas-options=-v")
 
 class CompileError(Exception):
     """A text does not compile; the message is the compiler's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the compiler says of a text.
+
+    Attributes:
+        log: Its log, with what the assembler says of each kernel.
+        symbols: The symbol of each name expression.
+    """
+
+    log: str
+    symbols: dict[str, str]
 
 
 class Nvrtc:
@@ -41,7 +55,8 @@ class Nvrtc:
             raise BackendError(f"[compile_check] NVRTC's wheels must be here: {HOW_TO_INSTALL}")
         for path in builtins:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        self._library = ctypes.CDLL(str(libraries[-1]))
+        self._path = libraries[-1]
+        self._library = ctypes.CDLL(str(self._path))
 
     @property
     def version(self) -> str:
@@ -50,16 +65,19 @@ class Nvrtc:
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return f"{major.value}.{minor.value}"
 
-    def compile(self, source: str, arch: str, names: Sequence[str]) -> tuple[str, dict[str, str]]:
+    @property
+    def build(self) -> str:
+        """Names this very compiler: its version, options, and when its file was installed."""
+        stat = self._path.stat()
+        return f"{self.version} {' '.join(OPTIONS)} {stat.st_size} {stat.st_mtime_ns}"
+
+    def compile(self, source: str, arch: str, names: Sequence[str]) -> Compiled:
         """Compile a text to machine code, which is thrown away.
 
         Args:
             source: The text.
             arch: The chip, e.g. "sm_90".
             names: Name expressions of the kernels to make.
-
-        Returns:
-            The log, and the symbol of each name.
 
         Raises:
             CompileError: The text does not compile.
@@ -85,7 +103,7 @@ class Nvrtc:
             log = self._log(program)
             if status != 0:
                 raise CompileError(log)
-            return log, {name: self._symbol(program, name) for name in names}
+            return Compiled(log, {name: self._symbol(program, name) for name in names})
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -21,6 +21,9 @@ from omnitide.backends.cuda.tiles import CELLS, row_bytes
 DTYPES = ("float16", "bfloat16")
 HEAD_DIMS = (64, 80, 96, 128)
 
+SEEN_BYTES = 16
+"""Of a subblock in a block's list."""
+
 MOST_ROOM = 512
 """Most subblocks that a block lists at once; twice as many bring nothing."""
 
@@ -114,7 +117,7 @@ class PrefillAttention:
             parts = cp.empty((num_parts, num_kv_heads, num_rows, head_dim), np.float32)
             ranges = cp.empty((num_parts, num_kv_heads, num_rows, 2), np.float32)
         factor = np.float32(scale * math.log2(math.e))
-        spare = (self._shared_limit - shape.shared(head_dim)) // 12
+        spare = (self._shared_limit - shape.shared(head_dim)) // SEEN_BYTES
         room = min(MOST_ROOM, spare // 2 * 2)
         self._compiler(attention_instance(q.dtype.name, head_dim, shape))(
             (num_kv_heads, blocks, num_parts),
@@ -141,7 +144,7 @@ class PrefillAttention:
                 np.int32(room),
                 factor,
             ),
-            shared=shape.shared(head_dim) + 12 * room,
+            shared=shape.shared(head_dim) + SEEN_BYTES * room,
         )
         if num_parts > 1:
             self._compiler(merge_instance(q.dtype.name, head_dim))(
@@ -161,7 +164,7 @@ class PrefillAttention:
 
     def _shape(self, head_dim: int) -> Shape:
         """The largest shape that the chip has shared memory for."""
-        return LARGE if LARGE.shared(head_dim) + 12 * 64 <= self._shared_limit else SMALL
+        return LARGE if LARGE.shared(head_dim) + SEEN_BYTES * 64 <= self._shared_limit else SMALL
 
     def _num_parts(self, shape: Shape, blocks: int, max_tiles: int) -> int:
         """How many parts of the list fill the chip, each with enough tiles to pay."""

@@ -26,13 +26,13 @@ _BLOCK_CELLS = 128
 _THREADS = 384
 _STAGES = {64: 4, 128: 2}
 _MOST_SHARED = 227 * 1024
-_MOST_TICKETS = 1 << 18
+_MOST_ARRIVALS = 1 << 18
 _LEAST_SHARE = 2
 """Fewest blocks of cells that are worth a multiprocessor of their own."""
 
 
 def _instance(dtype: str, head_dim: int) -> Instance:
-    name = f"prefill_attention_hopper<{C_TYPES[dtype]}, {head_dim}, true>"
+    name = f"prefill_attention_hopper<{C_TYPES[dtype]}, {head_dim}>"
     return Instance("prefill_attention_hopper", name, arch="sm_90a")
 
 
@@ -48,9 +48,9 @@ class HopperPrefill:
         self._compiler = compiler
         self._blocks = multiprocessors
         self._maps = TensorMaps(SUBBLOCK_SIZE, 64)
-        part = _TILE_ROWS * (max(HEAD_DIMS) + 4)
-        self._partials = cp.empty(2 * multiprocessors * part, np.float32)
-        self._tickets = cp.zeros(_MOST_TICKETS, np.int32)
+        part = _TILE_ROWS * (max(HEAD_DIMS) + 8)
+        self._partials = cp.empty(multiprocessors * part, np.float32)
+        self._arrivals = cp.zeros(_MOST_ARRIVALS, np.int32)
 
     def takes(self, q: Array, rotated: Array, step: DeviceStep) -> bool:
         """Whether dtype, shapes and the room for tiles fit."""
@@ -58,8 +58,8 @@ class HopperPrefill:
         if str(q.dtype) not in DTYPES or head_dim not in HEAD_DIMS:
             return False
         num_kv_heads = rotated.shape[1]
-        tickets = 2 * num_kv_heads * _query_tiles(num_queries, num_heads, num_kv_heads)
-        return tickets <= _MOST_TICKETS and _shared_bytes(q, rotated, step) <= _MOST_SHARED
+        arrivals = 2 * num_kv_heads * _query_tiles(num_queries, num_heads, num_kv_heads)
+        return arrivals <= _MOST_ARRIVALS and _shared_bytes(q, rotated, step) <= _MOST_SHARED
 
     def __call__(
         self, q: Array, rotated: Array, values: Array, step: DeviceStep, scale: float
@@ -70,7 +70,7 @@ class HopperPrefill:
             rotated: Keys turned by their cells' angles, [page][kv_head][64][head_dim].
             values: Same shape.
             step: What there is to see.
-            scale: Factor of the scores.
+            scale: Factor of the scores, positive.
         """
         num_queries, num_heads, head_dim = q.shape
         num_kv_heads = rotated.shape[1]
@@ -92,7 +92,7 @@ class HopperPrefill:
             step.query_cos,
             step.query_sin,
             self._partials,
-            self._tickets,
+            self._arrivals,
             np.int32(num_queries),
             np.int32(num_heads),
             np.int32(num_kv_heads),
@@ -114,8 +114,8 @@ def _shared_bytes(q: Array, rotated: Array, step: DeviceStep) -> int:
     num_queries, num_heads, head_dim = q.shape
     stages = _STAGES[head_dim]
     tiles = _query_tiles(num_queries, num_heads, rotated.shape[1])
-    queries = _TILE_ROWS * head_dim * 2
+    queries = 2 * _TILE_ROWS * head_dim * 2
     blocks = 2 * stages * _BLOCK_CELLS * head_dim * 2
-    rest = stages * _BLOCK_CELLS * 4 + stages * 4 * 8 + 16
+    rest = stages * _BLOCK_CELLS * 4 + (stages + 1) * 4 * 8
     plan = 4 * (5 * tiles + 1) + 10 * step.max_tiles
     return queries + blocks + rest + plan

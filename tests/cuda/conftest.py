@@ -6,6 +6,7 @@ Tests that launch kernels skip, a module at a time, where there is no GPU; the o
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -27,6 +28,37 @@ DTYPES = {
 
 # Largest allowed error, relative to the largest value that is right; reasons as in tests/parity.
 TOLERANCES = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5}
+
+
+class FakeArray(np.ndarray):  # type: ignore[type-arg]
+    """A NumPy array with CuPy's address, flags and copying."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        """CuPy's memory pointer."""
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def flags(self) -> Any:
+        """CuPy spells the names in small letters."""
+        return SimpleNamespace(c_contiguous=np.ndarray.flags.__get__(self).c_contiguous)
+
+    def set(self, values: NDArray[Any]) -> None:
+        """Copy from the host."""
+        self[...] = values
+
+
+@pytest.fixture
+def fake_cupy() -> SimpleNamespace:
+    """What host classes use of CuPy, on NumPy arrays, to test them without a GPU."""
+    return SimpleNamespace(
+        ndarray=FakeArray,
+        empty=lambda shape, dtype: np.empty(shape, dtype).view(FakeArray),
+        zeros=lambda shape, dtype: np.zeros(shape, dtype).view(FakeArray),
+        empty_like=lambda array: np.empty_like(array).view(FakeArray),
+        asarray=lambda array: np.asarray(array).view(FakeArray),
+        split=np.split,
+    )
 
 
 @pytest.fixture(scope="session")

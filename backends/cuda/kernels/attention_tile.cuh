@@ -23,12 +23,36 @@ struct SharedRows {
   static constexpr bool CROSSED = CHUNKS % 8 == 0;
   static constexpr int STRIDE = 16 * (CROSSED ? CHUNKS : CHUNKS + 1);
 
-  static __device__ __forceinline__ unsigned at(int row, int chunk) {
+  static __device__ __forceinline__ unsigned at(unsigned row, unsigned chunk) {
     return row * STRIDE + 16 * (CROSSED ? chunk ^ (row & 7) : chunk);
   }
-  // From a place in the first step to the same place in another.
-  static __device__ __forceinline__ unsigned in_step(unsigned offset, int step) {
-    return CROSSED ? offset ^ (32 * step) : offset + 32 * step;
+  // From an address in the first step to the same place in another. Row 0 is at a multiple of 256.
+  static __device__ __forceinline__ unsigned in_step(unsigned address, int step) {
+    return CROSSED ? address ^ (32 * step) : address + 32 * step;
+  }
+};
+
+// How threads share the copying of rows: each keeps to one chunk and goes on by AT_ONCE rows.
+template <int D, int THREADS>
+struct RowCopy {
+  using Rows = SharedRows<D>;
+  static constexpr int AT_ONCE = THREADS / Rows::CHUNKS;
+  static_assert(!Rows::CROSSED || AT_ONCE % 8 == 0, "a step down has to keep the crossing");
+
+  unsigned row, chunk;  // of this thread
+
+  __device__ __forceinline__ explicit RowCopy(unsigned thread)
+      : row(thread / Rows::CHUNKS), chunk(thread % Rows::CHUNKS) {}
+
+  // Calls copy(i, offset) for each row `row` + i of NUM_ROWS that is this thread's; `offset` is
+  // where its chunk lies in shared memory.
+  template <int NUM_ROWS, typename Copy>
+  __device__ __forceinline__ void each(Copy copy) const {
+    constexpr bool IS_EVEN = AT_ONCE * Rows::CHUNKS == THREADS && NUM_ROWS % AT_ONCE == 0;
+    const unsigned offset = Rows::at(row, chunk);
+#pragma unroll
+    for (int i = 0; i < NUM_ROWS; i += AT_ONCE)
+      if (IS_EVEN || (row < AT_ONCE && row + i < NUM_ROWS)) copy(i, offset + i * Rows::STRIDE);
   }
 };
 
@@ -37,6 +61,9 @@ template <int D, int FRAGMENTS>
 constexpr bool CAN_HOLD =
     FRAGMENTS * (4 * SharedRows<D>::CHUNKS + CELLS / 2 + 4 * SharedRows<D>::STEPS) < 180;
 
+#ifndef BY_PRODUCT
+#define BY_PRODUCT 1
+#endif
 // A warp's 16 * FRAGMENTS rows. `scores[f][n][i]`, `out[f][n][i]`: row 16 f + lane / 4 + 8 (i / 2),
 // column 8 n + 2 (lane % 4) + i % 2. `most[f][r]`, `sum[f][r]`: row 16 f + lane / 4 + 8 r.
 // HELD: the queries stay in registers; else they are read from shared memory for each tile.
@@ -46,6 +73,7 @@ struct WarpAttention {
   using Scores = float[FRAGMENTS][CELLS / 8][4];
 
   float out[FRAGMENTS][Rows::CHUNKS][4];
+  float total[FRAGMENTS][4];
   float most[FRAGMENTS][2];
   float sum[FRAGMENTS][2];  // of this lane's columns only, until `finish`
   unsigned held[HELD ? FRAGMENTS : 1][HELD ? Rows::STEPS : 1][4];
@@ -61,7 +89,7 @@ struct WarpAttention {
   }
 
   static __device__ __forceinline__ unsigned place_of(unsigned queries, int f, int step) {
-    return queries + 16 * f * Rows::STRIDE + Rows::in_step(wide_offset(), step);
+    return Rows::in_step(queries + wide_offset(), step) + 16 * f * Rows::STRIDE;
   }
 
   __device__ __forceinline__ void start() {
@@ -75,6 +103,8 @@ struct WarpAttention {
       for (int r = 0; r < 2; ++r) {
         most[f][r] = NOTHING;
         sum[f][r] = 0.0f;
+        total[f][2 * r] = 0.0f;
+        total[f][2 * r + 1] = 0.0f;
       }
     }
   }
@@ -113,7 +143,7 @@ struct WarpAttention {
 #pragma unroll
       for (int n = 0; n < CELLS / 8; n += 2) {
         unsigned b[4];
-        load_matrices(b, keys + 8 * n * Rows::STRIDE + Rows::in_step(tall_offset(), step));
+        load_matrices(b, Rows::in_step(keys + tall_offset(), step) + 8 * n * Rows::STRIDE);
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; ++f) {
           multiply_add(scores[f][n], a[f], b[0], b[1], T());
@@ -158,7 +188,7 @@ struct WarpAttention {
 #pragma unroll
           for (int i = 2 * r; i < 2 * r + 2; ++i) {
             scores[f][n][i] = power_of_two(fmaf(scores[f][n][i], scale, -shift));
-            sum[f][r] += scores[f][n][i];
+            if (!BY_PRODUCT) sum[f][r] += scores[f][n][i];
           }
       }
   }
@@ -168,6 +198,10 @@ struct WarpAttention {
     const float factor = to == most[f][r] ? 1.0f : power_of_two((most[f][r] - to) * scale);
     most[f][r] = to;
     sum[f][r] *= factor;
+    if (BY_PRODUCT) {
+      total[f][2 * r] *= factor;
+      total[f][2 * r + 1] *= factor;
+    }
 #pragma unroll
     for (int n = 0; n < Rows::CHUNKS; ++n) {
       out[f][n][2 * r] *= factor;
@@ -188,9 +222,15 @@ struct WarpAttention {
           a[f][i] = pack_two(pair[i % 2 * 2], pair[i % 2 * 2 + 1], T());
         }
 #pragma unroll
+      for (int f = 0; f < FRAGMENTS; ++f)
+        if (BY_PRODUCT) {
+          const unsigned ones = pack_two(1.0f, 1.0f, T());
+          multiply_add(total[f], a[f], ones, ones, T());
+        }
+#pragma unroll
       for (int n = 0; n < Rows::CHUNKS; n += 2) {
         unsigned b[4];
-        load_transposed(b, values + 16 * step * Rows::STRIDE + Rows::in_step(wide_offset(), n / 2));
+        load_transposed(b, Rows::in_step(values + wide_offset(), n / 2) + 16 * step * Rows::STRIDE);
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; ++f) {
           multiply_add(out[f][n], a[f], b[0], b[1], T());
@@ -206,6 +246,10 @@ struct WarpAttention {
     for (int f = 0; f < FRAGMENTS; ++f)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
+        if (BY_PRODUCT) {
+          sum[f][r] = total[f][2 * r];
+          continue;
+        }
         sum[f][r] += __shfl_xor_sync(~0u, sum[f][r], 1);
         sum[f][r] += __shfl_xor_sync(~0u, sum[f][r], 2);
       }

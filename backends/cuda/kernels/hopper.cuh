@@ -19,6 +19,11 @@ __device__ __forceinline__ void init_barrier(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
+// After the last init, before other threads use them (and a barrier of the block between).
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 // The present phase ends only after `bytes` more have been copied, and all have arrived.
 __device__ __forceinline__ void expect_bytes(unsigned barrier, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -91,15 +96,39 @@ __device__ __forceinline__ void copy_or_clear(unsigned to, const void* from, boo
 
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+__device__ __forceinline__ void store_shared(unsigned to, uint4 x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(unsigned to, unsigned x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared(unsigned from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+
 // -- matrix products ------------------------------------------------------------------------------
 
 // Operands in shared memory are rows of 128 bytes, eight rows a swizzle group: 16-byte chunk c of
 // row r lies at chunk c ^ (r % 8). `leading` is the distance of two runs of 64 elements where the
 // operand is read across its rows (the values), and unused where it is read along them.
 __device__ __forceinline__ unsigned long long describe(unsigned address, unsigned leading) {
-  return static_cast<unsigned long long>(address >> 4) |
-         static_cast<unsigned long long>(leading >> 4) << 16 |
-         static_cast<unsigned long long>(1024 >> 4) << 32 | 1ull << 62;
+  return static_cast<unsigned long long>(1u << 30 | 1024 >> 4) << 32 | (leading >> 4) << 16 |
+         address >> 4;
+}
+
+// The operand `bytes` further on.
+__device__ __forceinline__ unsigned long long advance(unsigned long long descriptor,
+                                                      unsigned bytes) {
+  const unsigned low = static_cast<unsigned>(descriptor) + (bytes >> 4);
+  return (descriptor & 0xffffffff00000000ull) | low;
 }
 
 #define ACC8(d, i)                                                                            \

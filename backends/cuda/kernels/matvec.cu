@@ -14,20 +14,19 @@
 // share of the rows. Shared memory: 2 (WARPS slots columns + (tokens + NORM) width) bytes.
 // Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
 //
-// A row is cut into pieces of `columns` columns, a multiple of 8 and at least so many that no piece
-// is empty. The warps take the block's pieces in turn; each has `slots` (1 to 4) places of its own
-// that weights are copied to asynchronously, so that no warp waits for another while weights flow.
-// A piece's sum goes to shared memory; when a batch of rows is done, one thread an output adds up
-// its pieces. The weights don't depend on earlier kernels: their copies start before the wait for
-// those, and `ahead` more pieces a warp are brought into the second-level cache, so that memory is
-// busy while the predecessor ends and x arrives.
+// A row is cut into pieces of `columns` columns, a multiple of 8, at most 2048 and so many that no
+// piece is empty. The warps take the block's pieces in turn; each has `slots` (1 to 4) places of
+// its own that weights are copied to asynchronously, so that no warp waits for another while
+// weights flow. A piece's sum goes to shared memory; when a batch of rows is done, one thread an
+// output adds up its pieces. The weights don't depend on earlier kernels: their copies start before
+// the wait for those.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "types.cuh"
 
 constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
-constexpr int MAX_SLOTS = 4;
-constexpr int STEPS = 4;  // of 16 bytes a lane that are under way from shared memory
+constexpr int MAX_SLOTS = 8;
+constexpr int STEPS = 8;  // of 16 bytes a lane: a piece is as many at most
 
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
@@ -71,10 +70,49 @@ __device__ __forceinline__ float sum_of_warp(float value) {
 struct Place {
   int unit, part;
 
-  __device__ __forceinline__ void advance(int pieces, int parts) {
-    part += pieces;
-    unit += part / parts;
-    part %= parts;
+  __device__ __forceinline__ void advance(Place by, int parts) {
+    unit += by.unit;
+    part += by.part;
+    if (part >= parts) part -= parts, ++unit;
+  }
+};
+
+// sum += the products of 16 rows with 8 columns, 16 deep.
+__device__ __forceinline__ void multiply(float (&sum)[4], uint4 a, unsigned b_low, unsigned b_high,
+                                         __half) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b_low), "r"(b_high));
+}
+__device__ __forceinline__ void multiply(float (&sum)[4], uint4 a, unsigned b_low, unsigned b_high,
+                                         __nv_bfloat16) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b_low), "r"(b_high));
+}
+
+// The dot product of two runs of 256 a warp, eight neighbours a lane, by the tensor cores. The
+// lanes' 16 bytes are taken for a 16 x 16 matrix each, W and X; what is wanted is the trace of W
+// X^T. Lane 4 g + t holds of row g the first and third word, of row g + 8 the others, on both
+// sides, so that the upper rows of W meet their own columns in `upper`, the lower ones in `lower`.
+// Off the diagonals is nothing of use.
+struct Dot {
+  float upper[4] = {}, lower[4] = {};
+
+  template <typename T>
+  __device__ __forceinline__ void add(uint4 w, uint4 x, T) {
+    multiply(upper, w, x.x, x.z, T());
+    multiply(lower, w, x.y, x.w, T());
+  }
+
+  // In every lane.
+  __device__ __forceinline__ float total(int lane) const {
+    const int group = lane / 4;
+    const bool diagonal = lane % 4 == group / 2;
+    const float mine = group % 2 == 0 ? upper[0] + lower[2] : upper[1] + lower[3];
+    return sum_of_warp(diagonal ? mine : 0.0f);
   }
 };
 
@@ -90,7 +128,7 @@ __device__ __forceinline__ void wait_for_groups_but(int slots) {
     case 3:
       return wait_for_groups<3>();
     default:
-      return wait_for_groups<MAX_SLOTS>();
+      return wait_for_groups<4>();
   }
 }
 
@@ -99,13 +137,15 @@ __global__ void __launch_bounds__(32 * WARPS)
     matvec(const T* x, const T* norm_weight, float eps, const T* weight_0, const T* weight_1,
            const T* weight_2, const T* bias_0, const T* bias_1, const T* bias_2, const T* residual,
            T* out_0, T* out_1, T* out_2, int height_0, int height_1, int height_2, int tokens,
-           int width, int columns, int slots, int ahead) {
+           int width, int columns, int slots, int late) {
   constexpr int THREADS = 32 * WARPS;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float partials[PARTIALS];
   __shared__ float squares[WARPS];
+  __shared__ uint4 zeros;
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  if (thread == 0) zeros = uint4{};
   T* ring = reinterpret_cast<T*>(shared) + warp * slots * columns;
   uint4* inputs = reinterpret_cast<uint4*>(shared + WARPS * slots * columns * sizeof(T));
   const int packs = width / 8;  // of 16 bytes in a row
@@ -155,9 +195,9 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
   };
 
-  Place next{0, 0};  // to be copied
-  next.advance(warp, parts);
-  Place place = next;  // to be multiplied
+  const Place stride{WARPS / parts, WARPS % parts};
+  Place next{warp / parts, warp % parts};  // to be copied
+  Place place = next;                      // to be multiplied
 #if __CUDA_ARCH__ >= 900
   __shared__ __align__(8) unsigned long long barriers[WARPS * MAX_SLOTS];
   const unsigned first_barrier = shared_address(barriers + warp * MAX_SLOTS);
@@ -173,22 +213,14 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) {
     if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
-    next.advance(WARPS, parts);
+    next.advance(stride, parts);
 #if __CUDA_ARCH__ < 900
     close_group();
 #endif
   }
 #if __CUDA_ARCH__ >= 900
-  Place later = next;
-#pragma unroll 1
-  for (int i = 0; i < ahead && later.unit < count; ++i) {
-    int length;
-    const T* from = locate(later, length);
-    if (lane == 0) prefetch_bulk(from, length * sizeof(T));
-    later.advance(WARPS, parts);
-  }
   if (NORM) fetch(tokens, norm_weight, 1);
-  let_successor_start();
+  if (!late) let_successor_start();
   wait_for_predecessor();
   fetch(0, x, tokens);
   close_group();
@@ -258,50 +290,51 @@ __global__ void __launch_bounds__(32 * WARPS)
   for (int first = 0; first < count; first += batch) {
     const int last = min(first + batch, count);
     while (place.unit < last) {
+      const int piece = GATED && place.part >= pieces ? place.part - pieces : place.part;
+      const int length = min(columns, width - piece * columns) / 8;
+      const uint4* given = inputs + piece * (columns / 8);
+      auto load = [&](uint4(&to)[STEPS], const uint4* from) {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          const int at = step * 32 + lane;
+          to[step] = *(at < length ? from + at : &zeros);
+        }
+      };
+      uint4 of_input[STEPS], of_weights[STEPS];
+      load(of_input, given);
 #if __CUDA_ARCH__ >= 900
       barrier_wait(first_barrier + slot * 8, parity);
 #else
       wait_for_groups_but(slots - 1);
 #endif
-      const int piece = GATED && place.part >= pieces ? place.part - pieces : place.part;
-      const int length = min(columns, width - piece * columns) / 8;
-      const uint4* weights = reinterpret_cast<const uint4*>(ring + slot * columns);
-      const uint4* given = inputs + piece * (columns / 8);
-      float sums[TOKENS][4] = {};
-#pragma unroll 1
-      for (int start = 0; start < length; start += 32 * STEPS) {
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-          const int at = start + step * 32 + lane;
-          const bool inside = at < length;
-          const Eight weight = Eight::of(inside ? weights[at] : uint4{}, T());
-#pragma unroll
-          for (int token = 0; token < TOKENS; ++token) {
-            const uint4* row = given + min(token, tokens - 1) * packs;
-            const Eight by = Eight::of(inside ? row[at] : uint4{}, T());
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              sums[token][i] = fmaf(weight.pairs[i].x, by.pairs[i].x, sums[token][i]);
-              sums[token][i] = fmaf(weight.pairs[i].y, by.pairs[i].y, sums[token][i]);
-            }
-          }
-        }
-      }
+      load(of_weights, reinterpret_cast<const uint4*>(ring + slot * columns));
       __syncwarp();
-      if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
+      if (next.unit < count) {
+        fill(next, slot, first_barrier + slot * 8);
+      } else if (late) {
+        let_successor_start();
+      }
 #if __CUDA_ARCH__ < 900
       close_group();
 #endif
+      Dot dots[TOKENS];
 #pragma unroll
       for (int token = 0; token < TOKENS; ++token) {
-        const float* sum = sums[token];
-        const float total = sum_of_warp((sum[0] + sum[1]) + (sum[2] + sum[3]));
+        if (token > 0) load(of_input, given + min(token, tokens - 1) * packs);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          dots[token].add(of_weights[step], of_input[step], T());
+        }
+      }
+#pragma unroll
+      for (int token = 0; token < TOKENS; ++token) {
+        const float total = dots[token].total(lane);
         if (lane == 0) {
           partials[((place.unit - first) * parts + place.part) * TOKENS + token] = total;
         }
       }
-      next.advance(WARPS, parts);
-      place.advance(WARPS, parts);
+      next.advance(stride, parts);
+      place.advance(stride, parts);
       if (++slot == slots) slot = 0, parity ^= 1;
     }
     __syncthreads();

@@ -31,16 +31,16 @@
 
 constexpr int SUBBLOCK = 32;
 
-// Live subblocks that some row of the block sees, in shared memory.
-struct SeenList {
-  int* tiles;       // index in the step's list; inverted (~) where scores have to be masked
-  int* subblocks;   // subblock id
-  unsigned* lives;  // live rows
+// A live subblock that some row of the block sees.
+struct __align__(16) Seen {
+  int tile;        // index in the step's list; inverted (~) where scores have to be masked
+  unsigned block;  // which 32 rows of the pools, seen as blocks of 32 rows
+  unsigned live;   // live rows
 };
 
 // One of the step's list.
 struct Entry {
-  int subblock;
+  unsigned subblock;
   unsigned live;
   int least, greatest;
 };
@@ -87,30 +87,27 @@ __device__ __forceinline__ void load_queries(unsigned char* to, const T* q, cons
 
 // Starts copying the K and V rows and the orders of a tile into a stage.
 template <typename T, int D, int THREADS>
-__device__ __forceinline__ void load_tile(unsigned stage, unsigned stage_orders,
-                                          const SeenList& seen, int pair, int thread,
-                                          const T* rotated, const T* values, const int* orders,
-                                          int num_kv_heads, int kv_head) {
+__device__ __forceinline__ void load_tile(unsigned stage, unsigned stage_orders, const Seen* pair,
+                                          int thread, const T* rotated, const T* values,
+                                          const int* orders) {
   using Rows = SharedRows<D>;
-#pragma unroll 1
+  const RowCopy<D, THREADS> copy(thread);
+#pragma unroll 1  // registers are short
   for (int half = 0; half < 2; ++half) {
-    const int subblock = seen.subblocks[2 * pair + half];
-    const unsigned live = seen.lives[2 * pair + half];
-    const long long page = static_cast<long long>(subblock / 2) * num_kv_heads + kv_head;
-    const long long first = (page * 2 + subblock % 2) * (SUBBLOCK * D);
-#pragma unroll
-    for (int index = thread; index < SUBBLOCK * Rows::CHUNKS; index += THREADS) {
-      const int row = index / Rows::CHUNKS, chunk = index % Rows::CHUNKS;
-      const bool is_live = live >> row & 1;
-      const unsigned to = stage + Rows::at(SUBBLOCK * half + row, chunk);
-      copy_async(to, rotated + first + 8 * index, is_live);
-      copy_async(to + CELLS * Rows::STRIDE, values + first + 8 * index, is_live);
-    }
-  }
-  if (thread < CELLS) {  // word by word: the step's arrays are not aligned
-    const int entry = seen.tiles[2 * pair + thread / SUBBLOCK];
-    const int tile = entry < 0 ? ~entry : entry;
-    copy_word_async(stage_orders + 4 * thread, orders + tile * SUBBLOCK + thread % SUBBLOCK);
+    const Seen seen = pair[half];
+    const long long first = seen.block * (SUBBLOCK * D * 1ll) + copy.row * D + 8 * copy.chunk;
+    const T* key = rotated + first;
+    const T* value = values + first;
+    const unsigned live = seen.live >> (copy.row % SUBBLOCK);
+    const unsigned to = stage + SUBBLOCK * half * Rows::STRIDE;
+    copy.template each<SUBBLOCK>([&](int i, unsigned offset) {
+      const bool is_live = live >> i & 1;
+      copy_async(to + offset, key + i * D, is_live);
+      copy_async(to + CELLS * Rows::STRIDE + offset, value + i * D, is_live);
+    });
+    if (seen.tile < 0 && thread < SUBBLOCK)  // word by word: the step's arrays are not aligned
+      copy_word_async(stage_orders + 4 * (SUBBLOCK * half + thread),
+                      orders + ~seen.tile * SUBBLOCK + thread);
   }
 }
 
@@ -198,9 +195,8 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
   unsigned char* stages = query_rows + ROWS * Rows::STRIDE;
   int* stage_orders = reinterpret_cast<int*>(stages + GROUPS * STAGES * STAGE);
   unsigned* limits = reinterpret_cast<unsigned*>(stage_orders + GROUPS * STAGES * CELLS);
-  int* scratch = reinterpret_cast<int*>(limits + ROWS);  // two numbers a warp
-  const SeenList seen = {scratch + 2 * 32, scratch + 2 * 32 + room,
-                         reinterpret_cast<unsigned*>(scratch + 2 * 32 + 2 * room)};
+  int* scratch = reinterpret_cast<int*>(limits + ROWS);    // two numbers a warp
+  Seen* seen = reinterpret_cast<Seen*>(scratch + 2 * 32);  // `room` of them
 
   const int num_kv_heads = gridDim.x, kv_head = blockIdx.x;
   const int num_rows = num_queries * group;
@@ -215,7 +211,7 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
     const int tile = next + threadIdx.x;
     Entry entry = {0, 0, 0, 0};
     if (threadIdx.x < round && tile < max_tiles)
-      entry = {subblocks[tile], masks[tile], least[tile], greatest[tile]};
+      entry = {static_cast<unsigned>(subblocks[tile]), masks[tile], least[tile], greatest[tile]};
     return entry;
   };
   const Entry first_entry = read_next(0);
@@ -250,15 +246,20 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
   const int num_turns = gridDim.z * GROUPS, turn = blockIdx.z * GROUPS + warps;
   const unsigned group_stages = shared_address(stages) + warps * STAGES * STAGE;
   const int* group_orders = stage_orders + warps * STAGES * CELLS;
+  // Blocks that share a KV head start at different tiles, so that few wait for the same memory.
+  int num_pairs = 0, shift = 0;
+  const auto place_of = [&](int pair) {
+    return pair + shift < num_pairs ? pair + shift : pair + shift - num_pairs;
+  };
   const auto load = [&](int pair, int stage) {
     load_tile<T, D, GROUP_THREADS>(group_stages + stage * STAGE,
-                                   shared_address(group_orders + stage * CELLS), seen, pair, thread,
-                                   rotated, values, orders, num_kv_heads, kv_head);
+                                   shared_address(group_orders + stage * CELLS),
+                                   seen + 2 * place_of(pair), thread, rotated, values, orders);
   };
 
   // Lists what is seen of the step's list from `next` on, as much as there is room for, and starts
   // the first copies.
-  int next = 0, num_pairs = 0;
+  int next = 0;
   const auto list_seen = [&](Entry entry) {
     int count = 0;
     while (true) {
@@ -276,9 +277,8 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
       }
       if (is_seen) {
         const bool is_whole = entry.live == ~0u && entry.greatest <= earliest;
-        seen.tiles[place] = is_whole ? tile : ~tile;
-        seen.subblocks[place] = entry.subblock;
-        seen.lives[place] = entry.live;
+        const unsigned page = entry.subblock / 2 * num_kv_heads + kv_head;
+        seen[place] = {is_whole ? tile : ~tile, 2 * page + entry.subblock % 2, entry.live};
       }
       next += round;
       if (next >= total || count + round > room) break;
@@ -286,15 +286,12 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
     }
     __syncthreads();
     if (count % 2 == 1) {  // the last tile's other half is empty
-      if (threadIdx.x == 0) {
-        seen.tiles[count] = ~0;
-        seen.subblocks[count] = seen.subblocks[count - 1];
-        seen.lives[count] = 0;
-      }
+      if (threadIdx.x == 0) seen[count] = {~0, seen[count - 1].block, 0};
       ++count;
       __syncthreads();
     }
     num_pairs = count / 2;
+    shift = num_pairs * blockIdx.y / gridDim.y;
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
       const int pair = turn + ahead * num_turns;
@@ -319,14 +316,15 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
       if (ahead < num_pairs) load(ahead, stage == 0 ? STAGES - 1 : stage - 1);
       commit_copies();
 
+      const int place = place_of(pair);
       const unsigned keys = group_stages + stage * STAGE;
       float scores[FRAGMENTS][CELLS / 8][4];
       warp.score(scores, query_base, keys);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        if (seen.tiles[2 * pair + half] < 0)
+        if (seen[2 * place + half].tile < 0)
           hide<FRAGMENTS>(scores, half, group_orders + stage * CELLS, limits + warp_rows,
-                          seen.lives[2 * pair + half] == 0);
+                          seen[2 * place + half].live == 0);
       warp.weigh(scores, scale);
       warp.mix(scores, keys + CELLS * Rows::STRIDE);
       stage = stage == STAGES - 1 ? 0 : stage + 1;

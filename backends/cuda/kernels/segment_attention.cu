@@ -19,14 +19,13 @@
 template <int D, int ROWS, int THREADS, typename T>
 __device__ __forceinline__ void load_rows(unsigned to, const T* from, long long token_stride,
                                           int first, int stop) {
-  using Rows = SharedRows<D>;
-#pragma unroll
-  for (int index = threadIdx.x; index < ROWS * Rows::CHUNKS; index += THREADS) {
-    const int row = index / Rows::CHUNKS, chunk = index % Rows::CHUNKS;
-    const bool live = first + row < stop && chunk < D / 8;
-    const T* source = live ? from + (first + row) * token_stride + 8 * chunk : from;
-    copy_async(to + Rows::at(row, chunk), source, live);
-  }
+  const RowCopy<D, THREADS> copy(threadIdx.x);
+  const T* source = from + (first + copy.row) * token_stride + 8 * copy.chunk;
+  const int rest = copy.chunk < D / 8 ? stop - first - static_cast<int>(copy.row) : 0;
+  copy.template each<ROWS>([&](int i, unsigned offset) {
+    // A dead row is not read, but its address has to be one that can be.
+    copy_async(to + offset, i < rest ? source + i * token_stride : from, i < rest);
+  });
 }
 
 template <typename T, int D, int WARPS, int FRAGMENTS, int STAGES, int MIN_BLOCKS>
