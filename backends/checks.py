@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from omnitide.backend import Array
+from omnitide.backend import Array, Matrix
 
 
 def check_shape(op: str, name: str, array: Array, *shape: int | None) -> None:
@@ -47,12 +47,27 @@ def check_ints(op: str, name: str, values: ArrayLike, limit: int) -> NDArray[np.
     return array.astype(np.int64)
 
 
-def check_linear(x: Array, weight: Array, bias: Array | None) -> None:
-    """x (..., in), weight (out, in), bias (out,)."""
+def check_linear(
+    x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+) -> None:
+    """x (..., in), weight (out, in), bias (out,), residual (..., out)."""
     check_shape("linear", "weight", weight, None, None)
     check_last("linear", "x", x, weight.shape[1])
     if bias is not None:
         check_shape("linear", "bias", bias, weight.shape[0])
+    if residual is not None:
+        check_shape("linear", "residual", residual, *x.shape[:-1], weight.shape[0])
+
+
+def check_gated_mlp(x: Array, norm_weight: Array, gate: Matrix, up: Matrix, down: Matrix) -> None:
+    """x (..., size), gate and up (inner, size), down (size, inner)."""
+    check_norm("rms_norm", x, norm_weight)
+    check_linear(x, *gate)
+    check_linear(x, *up)
+    lead = tuple(x.shape[:-1])
+    inner, other = (np.broadcast_to(0, (*lead, matrix[0].shape[0])) for matrix in (gate, up))
+    check_shape("swiglu", "up", other, *inner.shape)
+    check_linear(inner, *down, x)
 
 
 def check_norm(op: str, x: Array, weight: Array, bias: Array | None = None) -> None:
@@ -97,3 +112,20 @@ def check_concat(arrays: Sequence[Array], axis: int) -> None:
         shape: list[int | None] = list(first)
         shape[axis] = None
         check_shape("concat", f"array {i}", array, *shape)
+
+
+def check_random(shape: Sequence[int], scale: float, seed: int) -> tuple[int, ...]:
+    """Sizes, scale and seed that are at least 0, and return the shape."""
+    sizes = tuple(shape)
+    if any(size < 0 for size in sizes) or not scale >= 0 or seed < 0:
+        raise ValueError(
+            "[random_normal] sizes, scale and seed must be at least 0, "
+            f"got {sizes}, {scale} and {seed}"
+        )
+    return sizes
+
+
+def check_repeat(repeat: int) -> None:
+    """At least one call."""
+    if repeat < 1:
+        raise ValueError(f"[timed] repeat must be at least 1, got {repeat}")

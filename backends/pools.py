@@ -83,10 +83,20 @@ def grow_each(pools: Pools, num_pages: int, grown: Callable[[Array, int], Array]
 
 def check_append(pools: Pools, layer: int, step: Step, k: Array, v: Array) -> None:
     """k and v must fit the pools and `step.query_slots`, which must be distinct."""
+    check_rows(pools, layer, step, k, v)
+    check_query_slots(pools, step)
+
+
+def check_rows(pools: Pools, layer: int, step: Step, k: Array, v: Array) -> None:
+    """The part of `check_append` that differs from layer to layer."""
     _check_layer("append", pools, layer)
     _, num_kv_heads, _, head_dim = pools.keys[layer].shape
     check_shape("append", "k", k, step.num_queries, num_kv_heads, head_dim)
     check_shape("append", "v", v, step.num_queries, num_kv_heads, head_dim)
+
+
+def check_query_slots(pools: Pools, step: Step) -> None:
+    """The part of `check_append` that is the same for all layers of a pass."""
     slots = check_ints("append", "query_slots", step.query_slots, pools.num_pages * PAGE_SIZE)
     check_shape("append", "query_slots", slots, step.num_queries)
     _check_distinct("append", "query_slots", slots)
@@ -94,6 +104,12 @@ def check_append(pools: Pools, layer: int, step: Step, k: Array, v: Array) -> No
 
 def check_attention(q: Array, pools: Pools, layer: int, step: Step, op: str = "attention") -> None:
     """q must fit the pools and the step, and the step's arrays must fit each other."""
+    check_queries(q, pools, layer, step, op)
+    check_cells(pools, step, op)
+
+
+def check_queries(q: Array, pools: Pools, layer: int, step: Step, op: str = "attention") -> None:
+    """The part of `check_attention` that differs from layer to layer."""
     _check_layer(op, pools, layer)
     _, num_kv_heads, _, head_dim = pools.keys[layer].shape
     check_shape(op, "q", q, step.num_queries, None, head_dim)
@@ -101,12 +117,17 @@ def check_attention(q: Array, pools: Pools, layer: int, step: Step, op: str = "a
         raise ValueError(
             f"[{op}] query heads must be a multiple of {num_kv_heads} KV heads, got {q.shape[1]}"
         )
+
+
+def check_cells(pools: Pools, step: Step, op: str = "attention") -> None:
+    """The part of `check_attention` that is the same for all layers of a pass."""
+    half = pools.keys[0].shape[3] // 2
     check_ints(op, "slots", step.slots, pools.num_pages * PAGE_SIZE)
     check_shape(op, "orders", step.orders, step.num_cells)
     for name in ("cos", "sin"):
-        check_shape(op, name, getattr(step, name), step.num_cells, head_dim // 2)
+        check_shape(op, name, getattr(step, name), step.num_cells, half)
     for name in ("query_cos", "query_sin"):
-        check_shape(op, name, getattr(step, name), step.num_queries, head_dim // 2)
+        check_shape(op, name, getattr(step, name), step.num_queries, half)
 
 
 def check_migrate(

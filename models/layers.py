@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omnitide.backend import Array, Backend, Pools
+from omnitide.backend import Array, Backend, Matrix, Pools
 from omnitide.step import Step
 
 Weights = Mapping[str, Array]
@@ -24,9 +24,14 @@ class Linear:
         """The layer stored as `<name>.weight` and, where there is one, `<name>.bias`."""
         return cls(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
-    def __call__(self, backend: Backend, x: Array) -> Array:
-        """x (..., in) -> (..., out)."""
-        return backend.linear(x, self.weight, self.bias)
+    @property
+    def matrix(self) -> Matrix:
+        """As the backend's fused operations take it."""
+        return self.weight, self.bias
+
+    def __call__(self, backend: Backend, x: Array, residual: Array | None = None) -> Array:
+        """x (..., in) -> (..., out), plus `residual` of that shape."""
+        return backend.linear(x, self.weight, self.bias, residual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,10 @@ class RMSNorm:
     def __call__(self, backend: Backend, x: Array) -> Array:
         """Same shape out."""
         return backend.rms_norm(x, self.weight, self.eps)
+
+    def project(self, backend: Backend, x: Array, *layers: Linear) -> list[Array]:
+        """Each layer's output for the norm of x."""
+        return backend.project(x, self.weight, self.eps, [layer.matrix for layer in layers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +75,18 @@ class LayerNorm:
 
 @dataclass(frozen=True, slots=True)
 class GatedMLP:
-    """down(silu(gate(x)) * up(x))."""
+    """x + down(silu(gate(n)) * up(n)), where n is the norm of x."""
 
+    norm: RMSNorm
     gate: Linear
     up: Linear
     down: Linear
 
     @classmethod
-    def read(cls, weights: Weights, name: str) -> GatedMLP:
+    def read(cls, weights: Weights, name: str, norm: RMSNorm) -> GatedMLP:
         """The layer stored as `<name>.gate_proj`, `.up_proj` and `.down_proj`."""
         return cls(
+            norm,
             Linear.read(weights, f"{name}.gate_proj"),
             Linear.read(weights, f"{name}.up_proj"),
             Linear.read(weights, f"{name}.down_proj"),
@@ -83,7 +94,9 @@ class GatedMLP:
 
     def __call__(self, backend: Backend, x: Array) -> Array:
         """Same shape out."""
-        return self.down(backend, backend.swiglu(self.gate(backend, x), self.up(backend, x)))
+        norm = self.norm
+        gate, up, down = self.gate.matrix, self.up.matrix, self.down.matrix
+        return backend.gated_mlp(x, norm.weight, norm.eps, gate, up, down)
 
 
 def attend(backend: Backend, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:

@@ -19,6 +19,9 @@ from omnitide.step import Step
 Array = Any
 """An array of the backend's own library."""
 
+Matrix = tuple[Array, Array | None]
+"""Weight (out, in) and bias (out,) of a linear layer."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -59,6 +62,7 @@ class Backend(Protocol):
     name: str
     dtype: str  # of weights, activations and pools: "float32", "float64", "float16", "bfloat16"
     device: str  # in words
+    prefill_step: int  # most tokens of one forward pass; longer units are prefilled in pieces
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -66,11 +70,23 @@ class Backend(Protocol):
         ...
 
     def to_numpy(self, array: Array) -> NDArray[Any]:
-        """Values on the host: float32, or float64 if that is the backend's dtype."""
+        """Values on the host: float32, or float64 if that is the array's dtype."""
         ...
 
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
         """The named tensors of a safetensors file, in the backend's dtype."""
+        ...
+
+    def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Array:
+        """Independent normal values of mean 0 and deviation `scale`, in the backend's dtype.
+
+        Made on the device, without a copy on the host. Equal arguments give equal values on one
+        backend and version of its library; backends differ.
+        """
+        ...
+
+    def copy(self, array: Array) -> Array:
+        """Equal values at another place in memory, by the fastest copy that the device has."""
         ...
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
@@ -82,8 +98,28 @@ class Backend(Protocol):
         ...
 
     # -- operations of models -------------------------------------------------------------------
-    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        """x @ weight.T + bias; x (..., in), weight (out, in), bias (out,)."""
+    def linear(
+        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+    ) -> Array:
+        """x @ weight.T + bias + residual.
+
+        x (..., in), weight (out, in), bias (out,), residual (..., out).
+        """
+        ...
+
+    def project(
+        self, x: Array, norm_weight: Array, eps: float, matrices: Sequence[Matrix]
+    ) -> list[Array]:
+        """`linear` of `rms_norm(x, norm_weight, eps)` by each matrix.
+
+        One operation, because a device may read x and launch once for all of them.
+        """
+        ...
+
+    def gated_mlp(
+        self, x: Array, norm_weight: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix
+    ) -> Array:
+        """x + down(swiglu(gate(n), up(n))), where n is `rms_norm(x, norm_weight, eps)`."""
         ...
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
@@ -100,6 +136,10 @@ class Backend(Protocol):
 
     def gelu(self, x: Array) -> Array:
         """Exact GELU (the error function's)."""
+        ...
+
+    def log_softmax(self, logits: Array) -> Array:
+        """Log-probabilities of logits (num_logits,), computed and returned in float32 at least."""
         ...
 
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:
@@ -161,6 +201,18 @@ class Backend(Protocol):
         ...
 
     # -- running --------------------------------------------------------------------------------
+    def forward_pass(
+        self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Pools, step: Step
+    ) -> Array:
+        """`forward(x, pools, step)`, x (num_queries, hidden_size); what it returns.
+
+        A backend may record the pass and replay it for later steps of the same shape. So `forward`
+        must do the same operations for equally many queries, whatever the step's contents, and
+        what it returned last time may be overwritten. The device may still be at work when this
+        returns; what is asked of the backend afterwards comes after it.
+        """
+        ...
+
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` on the thread that owns the backend's arrays and wait for it.
 
@@ -171,6 +223,23 @@ class Backend(Protocol):
 
     def synchronize(self, *arrays: Array) -> None:
         """Wait until these arrays, and all work before, are done."""
+        ...
+
+    def timed(self, function: Callable[[int], Any], repeat: int) -> list[float]:
+        """Seconds that each of the calls `function(0)` to `function(repeat - 1)` takes the device.
+
+        A call ends when the work that it has begun is done; what it returns, an array, a list of
+        arrays or None, belongs to it. A device with a clock of its own leaves out the host's time
+        between launches, by letting calls queue up; elsewhere it is the host's clock around call
+        and `synchronize`. Nothing is called beforehand to warm up.
+        """
+        ...
+
+    def memory_free(self) -> int:
+        """Bytes that can still be allocated.
+
+        What the backend holds of freed memory is given back first, so that others may have it.
+        """
         ...
 
     def peak_memory(self) -> int:

@@ -27,7 +27,7 @@ from omnitide.pages import PageTable, Slots
 from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
 from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
 from omnitide.rotary import Rotary, Table
-from omnitide.step import PREFILL_STEP, MassSum, Step
+from omnitide.step import MassSum, Step
 from omnitide.units import Unit, UnitKind
 
 Observer = Callable[[Unit], None]
@@ -249,8 +249,9 @@ class BoundedCache:
         half = angles.shape[1] // 2
         cos, sin = angles[:, :half], angles[:, half:]
         logits: Array = None
-        for first in range(before, len(slots), PREFILL_STEP):
-            stop = min(first + PREFILL_STEP, len(slots))
+        most = self._backend.prefill_step
+        for first in range(before, len(slots), most):
+            stop = min(first + most, len(slots))
             step = Step(
                 slots[:stop],
                 orders[:stop],
@@ -261,11 +262,12 @@ class BoundedCache:
                 cos[first:stop],
                 sin[first:stop],
                 None if mass is None else MassSum(),
+                # Positions are laid out anew by evictions and by nothing else.
+                rotation=self.state.evictions,
             )
             piece = embeddings[first - before : stop - before]
-            logits = self.model.forward(piece, self.pools, step)
+            logits = self._backend.forward_pass(self.model.forward, piece, self.pools, step)
             if mass is not None and step.mass is not None:
                 # Read now: a sum still to be computed would hold on to the pools.
                 mass[:stop] += self._backend.to_numpy(step.mass.total)
-        self._backend.synchronize(logits)
         return logits

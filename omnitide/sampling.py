@@ -43,13 +43,6 @@ class Sampler:
         return int(np.searchsorted(weights, drawn, side="right"))
 
 
-def log_softmax(logits: Logits) -> Logits:
-    """Log-probabilities, shape (vocab_size,)."""
-    shifted = logits - logits.max()
-    normalised: Logits = shifted - np.log(np.exp(shifted).sum())
-    return normalised
-
-
 def _outside_nucleus(logprobs: NDArray[np.float64], top_p: float) -> NDArray[np.bool_]:
     """Tokens outside the smallest set of most likely ones whose probability reaches `top_p`."""
     order = np.argsort(-logprobs, kind="stable")

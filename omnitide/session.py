@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from omnitide.acceptance import make_acceptance
 from omnitide.backend import Array
@@ -33,7 +34,7 @@ from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.policies import make_policy
 from omnitide.response import GenerationResponse, SessionStats, Update
-from omnitide.sampling import Sampler, log_softmax
+from omnitide.sampling import Sampler
 from omnitide.units import UnitKind
 
 SMALLEST_UNIT_ROOM = 512
@@ -186,6 +187,7 @@ class Session:
         encoded, changes = encode()
         self.cache.append(encoded, **changes)
         eviction = self.cache.evict()
+        self.model.backend.synchronize()
         seconds = clock.perf_counter() - started
         self._figures.updated(seconds)
         state = self.cache.state
@@ -209,7 +211,7 @@ class Session:
         seconds = 0.0
         for count in range(1, limit + 1):
             started = clock.perf_counter()
-            logprobs = log_softmax(self._run(self.model.backend.to_numpy, logits))
+            logprobs = self._run(self._log_probabilities, logits)
             token = sampler(logprobs)
             ends = token in self.model.eos_tokens
             last = ends or self._stop or count == limit
@@ -238,6 +240,10 @@ class Session:
             if last:
                 return
 
+    def _log_probabilities(self, logits: Array) -> NDArray[Any]:
+        backend = self.model.backend
+        return backend.to_numpy(backend.log_softmax(logits))
+
     def _begin_reply(self, prompt: str) -> tuple[Array, int, int]:
         """Prefill a prompt and open the reply. Logits, tokens of the prompt, id of the reply."""
         self._return_to_user()
@@ -245,6 +251,7 @@ class Session:
         # A history above its watermark is cut after the reply: what is asked about must be seen.
         logits = self.cache.append(encoded)
         self.cache.open_reply(self.time)
+        self.model.backend.synchronize(logits)
         return logits, len(encoded.unit), self.cache.history.open_unit().id
 
     def _feed(self, reply: int, token: int, last: bool) -> Array:

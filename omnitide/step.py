@@ -72,6 +72,9 @@ class Step:
         query_orders: int32, shape (num_queries,).
         query_cos, query_sin: float32, shape (num_queries, head_dim / 2).
         mass: Where the layers add their attention mass. None: it is not computed.
+        rotation: Tells angles apart. Cells that two steps over the same pools share have equal
+            angles if the steps have equal `rotation`, so a backend that keeps turned keys need not
+            turn them again. None: nothing is known.
     """
 
     slots: Slots
@@ -83,6 +86,7 @@ class Step:
     query_cos: Table
     query_sin: Table
     mass: MassSum | None = None
+    rotation: int | None = None
 
     @property
     def num_cells(self) -> int:
@@ -110,15 +114,24 @@ class Step:
     @cached_property
     def tiles(self) -> Tiles:
         """The live cells by subblock."""
-        block, row = np.divmod(self.slots, SUBBLOCK_SIZE)
-        subblocks, tile = np.unique(block, return_inverse=True)
-        orders = np.full((len(subblocks), SUBBLOCK_SIZE), -1, np.int32)
-        cells = np.full((len(subblocks), SUBBLOCK_SIZE), -1, np.int32)
-        orders[tile, row] = self.orders
-        cells[tile, row] = np.arange(self.num_cells)
-        bits = np.left_shift(np.uint32(1), np.arange(SUBBLOCK_SIZE, dtype=np.uint32))
-        masks = np.where(cells >= 0, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
-        far = np.iinfo(np.int32).max
-        least = np.where(cells >= 0, orders, far).min(axis=1, initial=far).astype(np.int32)
-        greatest = orders.max(axis=1, initial=-1)
-        return Tiles(subblocks.astype(np.int32), masks, least, greatest, orders, cells)
+        # A grid of all subblocks up to the last live one, then only those with a live row.
+        count = int(self.slots.max(initial=-1)) // SUBBLOCK_SIZE + 1
+        grid = np.full(count * SUBBLOCK_SIZE, -1, np.int32)
+        grid[self.slots] = np.arange(self.num_cells, dtype=np.int32)
+        grid = grid.reshape(count, SUBBLOCK_SIZE)
+        bits = np.packbits(grid >= 0, axis=1, bitorder="little").view("<u4")[:, 0]
+        subblocks = np.flatnonzero(bits)
+        cells = grid[subblocks]
+        dead = cells < 0
+        orders = self.orders[cells] if self.num_cells else cells
+        orders[dead] = np.iinfo(np.int32).max
+        least = orders.min(axis=1)
+        orders[dead] = -1
+        return Tiles(
+            subblocks.astype(np.int32),
+            bits[subblocks].astype(np.uint32),
+            least,
+            orders.max(axis=1),
+            orders,
+            cells,
+        )

@@ -1,47 +1,44 @@
-"""The CUDA backend: what to install for it. This release has no CUDA kernels yet.
+"""The CUDA backend: CuPy arrays, kernels of our own, cuBLAS for large matrix products.
 
-Importing this module never fails and imports nothing.
+Importing this module never fails and imports no CUDA library; CuPy is imported when it is asked
+about.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from omnitide.backend import Backend
+from omnitide.backends.cuda.device import find_device
 from omnitide.backends.info import BackendInfo
 from omnitide.errors import BackendError
 
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-def how_to_install() -> str:
-    """Why the backend can't be used, and what to install or to use."""
-    later = "the CUDA kernels come with a later release of OmniTide"
-    if find_spec("cupy") is not None:
-        return f"CuPy is installed, but {later}; until then use the reference backend"
-    return (
-        f"{later}, and will need CuPy: pip install 'omnitide[cuda12]' for CUDA 12, "
-        "'omnitide[cuda13]' for CUDA 13; until then use the reference backend"
-    )
-
-
 def describe() -> BackendInfo:
     """The backend as it stands on this machine."""
+    device = find_device()
+    missing = isinstance(device, str)
     return BackendInfo(
         name="cuda",
-        available=False,
-        accelerated=False,
-        device="",
+        available=not missing,
+        accelerated=not missing,
+        device="" if isinstance(device, str) else str(device),
         default_dtype=DTYPES[0],
         dtypes=DTYPES,
-        note=how_to_install(),
+        versions={} if isinstance(device, str) else device.versions,
+        note=device if isinstance(device, str) else "",
     )
 
 
 def load(dtype: str) -> Backend:
-    """Always refuses.
+    """The backend, computing in one of `DTYPES`.
 
     Raises:
-        BackendError: With what to install or to use.
+        BackendError: There is no GPU that can be used.
     """
-    raise BackendError(f"[backend] cuda is not available: {how_to_install()}")
+    device = find_device()
+    if isinstance(device, str):
+        raise BackendError(f"[backend] cuda is not available: {device}")
+    from omnitide.backends.cuda.backend import CudaBackend
+
+    return CudaBackend(dtype, device)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import cupy as cp
-
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.instances import Instance
 from omnitide.backends.cuda.launch import can_overlap, launch_overlapping
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cupy as cp
 import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.backend import Array
+from omnitide.backends.cuda.arrays import cp
 from omnitide.pages import SUBBLOCK_SIZE
 from omnitide.step import Step
 

@@ -1,4 +1,4 @@
-"""Names of kernel instances and the text they are compiled from, for CuPy and for the compile check.
+"""Names of kernel instances, and the text that CuPy and the compile check make them from.
 
 Importing this module imports no CUDA library.
 """

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import cupy as cp
 import numpy as np
+
+from omnitide.backends.cuda.arrays import cp
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_..., cuda.h
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import cupy as cp
 import numpy as np
 
 from omnitide.backend import Array
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.instances import C_TYPES, Instance
 

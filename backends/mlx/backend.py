@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Array, Pools
-from omnitide.backends import checks
+from omnitide.backends import checks, host
+from omnitide.backends.composed import Composed
 from omnitide.backends.mlx import attention
 from omnitide.backends.mlx.attention import StepArrays, step_arrays
 from omnitide.backends.pools import (
@@ -41,7 +42,7 @@ step, and MLX's own limit, nearly all of the memory, would be reached in a long 
 MLX's limit is 32 MiB."""
 
 
-class MlxBackend:
+class MlxBackend(Composed):
     """`Backend` on MLX arrays. Operations are described there.
 
     MLX computes an array on the thread that made it: call `run` from any thread, and everything
@@ -80,6 +81,18 @@ class MlxBackend:
             mx.eval(tensors[name])
         return tensors
 
+    def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Array:
+        """Normal values, of a key of their own."""
+        sizes = checks.check_random(shape, scale, seed)
+        key = mx.random.key(seed)
+        values = mx.random.normal(sizes, dtype=self._dtype, scale=scale, key=key)
+        mx.eval(values)  # else what it is made of would be held until it is used
+        return values
+
+    def copy(self, array: Array) -> Array:
+        """A sum with 0; MLX shares memory where nothing is computed."""
+        return array + 0
+
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """Arrays joined along an axis."""
         checks.check_concat(arrays, axis)
@@ -91,10 +104,13 @@ class MlxBackend:
         return mx.take(array, mx.array(indices.astype(np.int32)), axis=0)
 
     # -- operations of models -------------------------------------------------------------------
-    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        """x @ weight.T + bias."""
-        checks.check_linear(x, weight, bias)
-        return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
+    def linear(
+        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+    ) -> Array:
+        """x @ weight.T + bias + residual."""
+        checks.check_linear(x, weight, bias, residual)
+        out = x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
+        return out if residual is None else residual + out
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
         """Root-mean-square norm, accumulated in float32 by MLX."""
@@ -115,6 +131,12 @@ class MlxBackend:
         """Exact GELU, in float32: 1 + erf cancels below 0."""
         wide = x.astype(mx.float32)
         return (0.5 * wide * (1 + mx.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
+
+    def log_softmax(self, logits: Array) -> Array:
+        """Log-probabilities, float32."""
+        checks.check_shape("log_softmax", "logits", logits, None)
+        wide = logits.astype(mx.float32)
+        return wide - mx.logsumexp(wide)
 
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:
         """Rotate the pairs (i, i + head_dim / 2)."""
@@ -189,6 +211,19 @@ class MlxBackend:
         """Compute these arrays and wait for all work of the thread's stream."""
         mx.eval(*arrays)
         mx.synchronize()
+
+    def timed(self, function: Callable[[int], Any], repeat: int) -> list[float]:
+        """Seconds of each call, by the host's clock; MLX has no events."""
+        checks.check_repeat(repeat)
+        return host.wall_times(function, repeat, self.synchronize)
+
+    def memory_free(self) -> int:
+        """Bytes up to what Metal recommends to use; on the CPU, of main memory."""
+        mx.clear_cache()
+        if not mx.metal.is_available():
+            return host.memory_free()
+        most = int(mx.device_info()["max_recommended_working_set_size"])
+        return max(most - int(mx.get_active_memory()), 0)
 
     def peak_memory(self) -> int:
         """Peak bytes of MLX's arrays."""

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Pools
-from omnitide.backends import checks
+from omnitide.backends import checks, host
+from omnitide.backends.composed import Composed
 from omnitide.backends.pools import (
     PagedPools,
     check_append,
@@ -32,7 +33,7 @@ R = TypeVar("R")
 Floats = NDArray[Any]
 
 
-class ReferenceBackend:
+class ReferenceBackend(Composed):
     """`Backend` on NumPy arrays. Operations are described there."""
 
     name = "reference"
@@ -56,6 +57,17 @@ class ReferenceBackend:
         """The named tensors, converted one at a time."""
         return {name: values.astype(self._dtype) for name, values in read_tensors(path, names)}
 
+    def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Floats:
+        """Normal values."""
+        sizes = checks.check_random(shape, scale, seed)
+        values: Floats = np.random.default_rng(seed).standard_normal(sizes, self._dtype.type)
+        values *= self._dtype.type(scale)
+        return values
+
+    def copy(self, array: Floats) -> Floats:
+        """A copy."""
+        return array.copy()
+
     def concat(self, arrays: Sequence[Floats], axis: int = 0) -> Floats:
         """Arrays joined along an axis."""
         checks.check_concat(arrays, axis)
@@ -66,14 +78,19 @@ class ReferenceBackend:
         return array[checks.check_ints("take", "rows", rows, array.shape[0])]
 
     # -- operations of models -------------------------------------------------------------------
-    def linear(self, x: Floats, weight: Floats, bias: Floats | None = None) -> Floats:
-        """x @ weight.T + bias."""
-        checks.check_linear(x, weight, bias)
+    def linear(
+        self, x: Floats, weight: Floats, bias: Floats | None = None, residual: Floats | None = None
+    ) -> Floats:
+        """x @ weight.T + bias + residual."""
+        checks.check_linear(x, weight, bias, residual)
         # One matrix product, not one for each leading index.
         out: Floats = x.reshape(-1, x.shape[-1]) @ weight.T
         if bias is not None:
             out += bias
-        return out.reshape(*x.shape[:-1], weight.shape[0])
+        out = out.reshape(*x.shape[:-1], weight.shape[0])
+        if residual is not None:
+            out += residual
+        return out
 
     def rms_norm(self, x: Floats, weight: Floats, eps: float) -> Floats:
         """x / sqrt(mean(x^2) + eps) * weight."""
@@ -101,6 +118,13 @@ class ReferenceBackend:
     def gelu(self, x: Floats) -> Floats:
         """Exact GELU."""
         return gelu.gelu(x)
+
+    def log_softmax(self, logits: Floats) -> Floats:
+        """Log-probabilities."""
+        checks.check_shape("log_softmax", "logits", logits, None)
+        shifted = logits - logits.max()
+        out: Floats = shifted - np.log(np.exp(shifted).sum())
+        return out
 
     def rotate(self, x: Floats, cos: ArrayLike, sin: ArrayLike) -> Floats:
         """Rotate the pairs (i, i + head_dim / 2)."""
@@ -163,6 +187,15 @@ class ReferenceBackend:
 
     def synchronize(self, *arrays: Floats) -> None:
         """NumPy's work is done when a call returns."""
+
+    def timed(self, function: Callable[[int], Any], repeat: int) -> list[float]:
+        """Seconds of each call, by the clock."""
+        checks.check_repeat(repeat)
+        return host.wall_times(function, repeat, self.synchronize)
+
+    def memory_free(self) -> int:
+        """Free bytes of main memory."""
+        return host.memory_free()
 
     def peak_memory(self) -> int:
         """Peak resident bytes of the process."""

@@ -84,9 +84,9 @@ class AudioTower:
         lengths = [block.shape[0] for block in blocks]
         x = backend.concat(blocks)
         for layer in self.layers:
-            x = x + self._attend(layer, layer.attention_norm(backend, x), lengths)
+            x = self._attend(layer, x, lengths)
             inner = layer.up(backend, layer.mlp_norm(backend, x))
-            x = x + layer.down(backend, backend.gelu(inner))
+            x = layer.down(backend, backend.gelu(inner), residual=x)
         pairs = x.shape[0] // 2
         x = x[: 2 * pairs].reshape((pairs, 2, config.hidden_size)).mean(axis=1)
         return self.project(backend, self.norm(backend, x))
@@ -100,11 +100,13 @@ class AudioTower:
         return x + self.positions[: x.shape[0]]
 
     def _attend(self, layer: AudioLayer, x: Array, lengths: list[int]) -> Array:
+        """x plus its attention inside blocks of these lengths."""
         backend, config = self.backend, self.config
         heads = (x.shape[0], config.num_heads, config.head_dim)
-        q, k, v = (part(backend, x).reshape(heads) for part in (layer.q, layer.k, layer.v))
+        normed = layer.attention_norm(backend, x)
+        q, k, v = (part(backend, normed).reshape(heads) for part in (layer.q, layer.k, layer.v))
         seen = backend.segment_attention(q, k, v, lengths, config.head_dim**-0.5)
-        return layer.o(backend, seen.reshape((x.shape[0], config.hidden_size)))
+        return layer.o(backend, seen.reshape((x.shape[0], config.hidden_size)), residual=x)
 
 
 def _read_conv(weights: Weights, name: str) -> Linear:

@@ -42,7 +42,7 @@ def optional_tensors(config: ThinkerConfig) -> frozenset[str]:
 
 def expected_tensors(config: ThinkerConfig) -> dict[str, Shape]:
     """Shape of every tensor of a thinker by canonical name, unused ones included."""
-    return {**_text(config.text), **_vision(config.vision), **_audio(config.audio)}
+    return {**text_tensors(config.text), **_vision(config.vision), **_audio(config.audio)}
 
 
 def _linear(name: str, out: int, into: int, bias: bool = True) -> dict[str, Shape]:
@@ -54,7 +54,8 @@ def _norm(name: str, size: int) -> dict[str, Shape]:
     return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
 
 
-def _text(c: TextConfig) -> dict[str, Shape]:
+def text_tensors(c: TextConfig) -> dict[str, Shape]:
+    """Shape of every tensor of the decoder by canonical name."""
     tensors: dict[str, Shape] = {
         EMBEDDING: (c.vocab_size, c.hidden_size),
         "model.norm.weight": (c.hidden_size,),

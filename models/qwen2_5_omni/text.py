@@ -22,7 +22,6 @@ class DecoderLayer:
     k: Linear
     v: Linear
     o: Linear
-    mlp_norm: RMSNorm
     mlp: GatedMLP
 
     @classmethod
@@ -34,8 +33,11 @@ class DecoderLayer:
             k=Linear.read(weights, f"{name}.self_attn.k_proj"),
             v=Linear.read(weights, f"{name}.self_attn.v_proj"),
             o=Linear.read(weights, f"{name}.self_attn.o_proj"),
-            mlp_norm=RMSNorm.read(weights, f"{name}.post_attention_layernorm", eps),
-            mlp=GatedMLP.read(weights, f"{name}.mlp"),
+            mlp=GatedMLP.read(
+                weights,
+                f"{name}.mlp",
+                RMSNorm.read(weights, f"{name}.post_attention_layernorm", eps),
+            ),
         )
 
 
@@ -72,21 +74,19 @@ class Decoder:
         scale = config.head_dim**-0.5
         x = embeddings
         for index, layer in enumerate(self.layers):
-            normed = layer.attention_norm(backend, x)
-            q = layer.q(backend, normed).reshape((num_tokens, config.num_heads, config.head_dim))
-            k, v = (
-                part(backend, normed).reshape((num_tokens, config.num_kv_heads, config.head_dim))
-                for part in (layer.k, layer.v)
+            q, k, v = (
+                part.reshape((num_tokens, -1, config.head_dim))
+                for part in layer.attention_norm.project(backend, x, layer.q, layer.k, layer.v)
             )
             backend.append(pools, index, step, k, v)
             seen = attend(backend, q, pools, index, step, scale)
-            x = x + layer.o(backend, seen.reshape((num_tokens, -1)))
-            x = x + layer.mlp(backend, layer.mlp_norm(backend, x))
+            x = layer.o(backend, seen.reshape((num_tokens, -1)), residual=x)
+            x = layer.mlp(backend, x)
         return x
 
     def logits(self, hidden: Array) -> Array:
         """Logits of states that `forward_hidden` gave, shape (num_states, vocab_size)."""
-        return self.lm_head(self.backend, self.norm(self.backend, hidden))
+        return self.norm.project(self.backend, hidden, self.lm_head)[0]
 
     def forward(self, embeddings: Array, pools: Pools, step: Step) -> Array:
         """Run the blocks; logits of the last token alone, shape (vocab_size,). Changes `pools`."""

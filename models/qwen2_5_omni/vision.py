@@ -29,7 +29,6 @@ class VisionLayer:
     k: Linear
     v: Linear
     o: Linear
-    mlp_norm: RMSNorm
     mlp: GatedMLP
 
     @classmethod
@@ -41,8 +40,9 @@ class VisionLayer:
             k=Linear.read(weights, f"{name}.attn.k"),
             v=Linear.read(weights, f"{name}.attn.v"),
             o=Linear.read(weights, f"{name}.attn.proj"),
-            mlp_norm=RMSNorm.read(weights, f"{name}.norm2", NORM_EPS),
-            mlp=GatedMLP.read(weights, f"{name}.mlp"),
+            mlp=GatedMLP.read(
+                weights, f"{name}.mlp", RMSNorm.read(weights, f"{name}.norm2", NORM_EPS)
+            ),
         )
 
 
@@ -91,8 +91,8 @@ class VisionTower:
         for index, layer in enumerate(self.layers):
             whole = index in config.full_attention_layers
             lengths = inside_steps if whole else inside_windows
-            x = x + self._attend(layer, layer.attention_norm(backend, x), cos, sin, lengths)
-            x = x + layer.mlp(backend, layer.mlp_norm(backend, x))
+            x = self._attend(layer, x, cos, sin, lengths)
+            x = layer.mlp(backend, x)
         merged = self.merge_norm(backend, x).reshape((len(cells), cell * config.hidden_size))
         merged = self.merge_out(backend, backend.gelu(self.merge_in(backend, merged)))
         return backend.take(merged, np.argsort(cells))
@@ -105,12 +105,14 @@ class VisionTower:
         sin: NDArray[np.float32],
         lengths: list[int],
     ) -> Array:
+        """x plus its attention inside segments of these lengths."""
         backend, config = self.backend, self.config
         heads = (x.shape[0], config.num_heads, config.head_dim)
-        q, k, v = (part(backend, x).reshape(heads) for part in (layer.q, layer.k, layer.v))
+        parts = layer.attention_norm.project(backend, x, layer.q, layer.k, layer.v)
+        q, k, v = (part.reshape(heads) for part in parts)
         q, k = backend.rotate(q, cos, sin), backend.rotate(k, cos, sin)
         seen = backend.segment_attention(q, k, v, lengths, config.head_dim**-0.5)
-        return layer.o(backend, seen.reshape((x.shape[0], config.hidden_size)))
+        return layer.o(backend, seen.reshape((x.shape[0], config.hidden_size)), residual=x)
 
 
 def window_order(rows: int, columns: int, side: int) -> tuple[NDArray[np.int64], list[int]]:

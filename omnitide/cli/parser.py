@@ -9,6 +9,7 @@ from typing import Any
 
 from omnitide import __version__
 from omnitide.backends import BACKENDS
+from omnitide.cli.bench_options import add_bench
 from omnitide.cli.options import (
     Parser,
     choice,
@@ -59,6 +60,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _add_env(commands)
     _add_models(commands)
     _add_simulate(commands)
+    add_bench(commands)
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         names = " ".join(unknown)

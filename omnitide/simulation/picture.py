@@ -7,7 +7,7 @@ dashes: what is drawn reads the same in black-and-white print and for the colour
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,16 @@ class Picture:
         Raises:
             ConfigError: The file can't be written.
         """
+        self.write(lambda: overview(results, timelines))
+
+    def write(self, draw: Callable[[], Figure]) -> None:
+        """Write what `draw` draws in the pictures' common style.
+
+        Raises:
+            ConfigError: The file can't be written.
+        """
         with rc_context(STYLE):
-            figure = overview(results, timelines)
+            figure = draw()
             buffer = io.BytesIO()
             kind = self.path.suffix.lower()[1:]
             date = {"Date": None} if kind == "svg" else {"Software": None}

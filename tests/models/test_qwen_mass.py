@@ -151,7 +151,7 @@ def test_mass_does_not_depend_on_the_pieces_of_a_prefill(
 ) -> None:
     model = load(tiny_checkpoint(), reference)
     whole = _followed(model)
-    monkeypatch.setattr("omnitide.cache.PREFILL_STEP", pieces)
+    monkeypatch.setattr(reference, "prefill_step", pieces)
     cut = _followed(model)
     assert cut["keep"].tolist() == whole["keep"].tolist()
     assert_close(cut["asked"].mass, whole["asked"].mass)

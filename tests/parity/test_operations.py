@@ -42,9 +42,9 @@ class OpSpec:
 
 
 # -- oracles ------------------------------------------------------------------------------------
-def linear(x: Any, weight: Any, bias: Any = None) -> NDArray[np.float64]:
+def linear(x: Any, weight: Any, bias: Any = None, residual: Any = 0) -> NDArray[np.float64]:
     out = np.einsum("...i,oi->...o", x, weight)
-    return out if bias is None else out + bias
+    return (out if bias is None else out + bias) + residual
 
 
 def each_row(function: Callable[[Any], Any], x: Any) -> NDArray[np.float64]:
@@ -54,6 +54,19 @@ def each_row(function: Callable[[Any], Any], x: Any) -> NDArray[np.float64]:
 
 def rms_norm(x: Any, weight: Any, eps: float) -> NDArray[np.float64]:
     return each_row(lambda row: row / math.sqrt(sum(row**2) / len(row) + eps) * weight, x)
+
+
+def project(x: Any, norm_weight: Any, eps: float, matrices: Any) -> NDArray[np.float64]:
+    """The parts side by side: the comparator takes one array."""
+    normed = rms_norm(x, norm_weight, eps)
+    return np.concatenate([linear(normed, *matrix) for matrix in matrices], axis=-1)
+
+
+def gated_mlp(
+    x: Any, norm_weight: Any, eps: float, gate: Any, up: Any, down: Any
+) -> NDArray[np.float64]:
+    normed = rms_norm(x, norm_weight, eps)
+    return x + linear(swiglu(linear(normed, *gate), linear(normed, *up)), *down)
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> NDArray[np.float64]:
@@ -98,6 +111,10 @@ def segment_attention(q: Any, k: Any, v: Any, lengths: Any, scale: float) -> NDA
     return out
 
 
+def copy(array: Any) -> NDArray[np.float64]:
+    return np.array(array)
+
+
 def concat(arrays: Any, axis: int) -> NDArray[np.float64]:
     front = [np.moveaxis(array, axis, 0) for array in arrays]
     return np.moveaxis(np.array([part for array in front for part in array]), 0, axis)
@@ -112,9 +129,40 @@ def normal(rng: np.random.Generator, *shape: int) -> NDArray[np.float64]:
     return rng.standard_normal(shape)
 
 
-def linear_inputs(rng: Any, lead: tuple[int, ...], size: int, out: int, bias: bool) -> Inputs:
+def linear_inputs(
+    rng: Any, lead: tuple[int, ...], size: int, out: int, bias: bool, residual: bool = False
+) -> Inputs:
     given: Inputs = {"x": normal(rng, *lead, size), "weight": normal(rng, out, size)}
-    return {**given, "bias": normal(rng, out)} if bias else given
+    if bias:
+        given["bias"] = normal(rng, out)
+    if residual:
+        given["residual"] = normal(rng, *lead, out)
+    return given
+
+
+def matrix(rng: Any, out: int, size: int, bias: bool) -> tuple[Any, Any]:
+    """Weight and bias, so large that outputs are about 1."""
+    return normal(rng, out, size) * size**-0.5, normal(rng, out) if bias else None
+
+
+def project_inputs(rng: Any, rows: int, size: int, outs: tuple[int, ...], bias: bool) -> Inputs:
+    return {
+        "x": normal(rng, rows, size),
+        "norm_weight": 1 + 0.1 * normal(rng, size),
+        "eps": 1e-6,
+        "matrices": [matrix(rng, out, size, bias) for out in outs],
+    }
+
+
+def gated_inputs(rng: Any, rows: int, size: int, inner: int, bias: bool) -> Inputs:
+    return {
+        "x": normal(rng, rows, size),
+        "norm_weight": 1 + 0.1 * normal(rng, size),
+        "eps": 1e-6,
+        "gate": matrix(rng, inner, size, bias),
+        "up": matrix(rng, inner, size, bias),
+        "down": matrix(rng, size, inner, bias),
+    }
 
 
 def norm_inputs(rng: Any, shape: tuple[int, ...], size: float, bias: bool) -> Inputs:
@@ -148,6 +196,10 @@ def segment_inputs(rng: Any, lengths: tuple[int, ...], heads: int, head_dim: int
     return {"q": q, "k": k, "v": v, "lengths": lengths, "scale": head_dim**-0.5}
 
 
+def copy_inputs(rng: Any, shape: tuple[int, ...]) -> Inputs:
+    return {"array": normal(rng, *shape)}
+
+
 def concat_inputs(rng: Any, shapes: tuple[tuple[int, ...], ...], axis: int) -> Inputs:
     return {"arrays": [normal(rng, *shape) for shape in shapes], "axis": axis}
 
@@ -167,9 +219,37 @@ OPERATIONS = [
             "no-leading-axis": ((), 16, 8, True),
             "no-rows": ((0,), 16, 8, True),
             "long-sum": ((2,), 3000, 3, False),
+            "residual": ((17,), 64, 40, True, True),
+            "residual-no-bias": ((1,), 64, 40, False, True),
         },
         linear_inputs,
         linear,
+    ),
+    OpSpec(
+        "project",
+        {
+            "decode": (1, 256, (256, 40, 40), True),
+            "decode-one-matrix": (1, 64, (1000,), False),
+            "decode-odd": (1, 66, (33, 7), True),
+            "few-rows": (5, 64, (64, 16, 16), True),
+            "rows": (70, 64, (64, 16, 16), False),
+            "no-rows": (0, 64, (8, 4), True),
+        },
+        project_inputs,
+        project,
+    ),
+    OpSpec(
+        "gated_mlp",
+        {
+            "decode": (1, 64, 352, False),
+            "decode-bias": (1, 64, 200, True),
+            "decode-odd": (1, 66, 35, True),
+            "few-rows": (3, 64, 96, True),
+            "rows": (70, 64, 96, False),
+            "no-rows": (0, 64, 96, False),
+        },
+        gated_inputs,
+        gated_mlp,
     ),
     OpSpec(
         "rms_norm",
@@ -235,6 +315,13 @@ OPERATIONS = [
         segment_attention,
     ),
     OpSpec(
+        "copy",
+        {"matrix": ((3, 5),), "one": ((1,),), "none": ((0, 4),), "no-axis": ((),)},
+        copy_inputs,
+        copy,
+        exact=True,
+    ),
+    OpSpec(
         "concat",
         {
             "rows": (((2, 3), (1, 3), (4, 3)), 0),
@@ -268,9 +355,12 @@ CASES = [
 
 
 def over_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to the device arrays among the inputs (float64, alone or in a list)."""
-    if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-        return [function(array) for array in value]
+    """Apply a function to the device arrays among the inputs (float64, also in lists and tuples).
+
+    Segment lengths are a tuple too, of ints.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(over_arrays(function, part) for part in value)
     is_device = isinstance(value, np.ndarray) and value.dtype == np.float64
     return function(value) if is_device else value
 
@@ -293,6 +383,8 @@ def test_operation_matches_oracle(
     def call() -> tuple[str, NDArray[Any]]:
         given = {name: over_arrays(backend.asarray, value) for name, value in inputs.items()}
         out = getattr(backend, spec.op)(**given)
+        if isinstance(out, list):
+            out = backend.concat(out, axis=-1)
         return str(out.dtype), backend.to_numpy(out)
 
     device_dtype, got = backend.run(call)
@@ -325,6 +417,20 @@ def test_arrays_are_copies(backend: Backend) -> None:
     assert backend.run(change_all_others).tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0, 5_000.0])
+@pytest.mark.parametrize("count", [1, 7, 1000, 152_064])
+def test_log_softmax_matches_oracle(
+    backend: Backend, count: int, scale: float, rounded: Callable[..., Any]
+) -> None:
+    """In float32 at least, whatever the dtype: probabilities of a large vocabulary need it."""
+    logits = rounded(scale * np.random.default_rng(3).standard_normal(count), backend.dtype)
+    got = backend.run(lambda: backend.to_numpy(backend.log_softmax(backend.asarray(logits))))
+    shifted = logits - logits.max()
+    want = shifted - math.log(math.fsum(np.exp(shifted)))
+    assert got.dtype == (np.float64 if backend.dtype == "float64" else np.float32)
+    np.testing.assert_allclose(got, want, rtol=3e-7, atol=3e-5)
+
+
 def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequest) -> None:
     """Every method of the protocol is in a table of this folder or has a test of its own."""
     elsewhere = {
@@ -337,8 +443,13 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "attention": "test_attention_matches_oracle",
         "attention_mass": "test_attention_mass_matches_oracle",
         "migrate": "test_migrate_is_a_simultaneous_copy",
+        "log_softmax": "test_log_softmax_matches_oracle",
+        "forward_pass": "test_passes_of_a_stream_match_oracle",
         "run": "test_run_returns_and_raises_what_the_call_does",
         "synchronize": "test_synchronize_accepts_any_number_of_arrays",
+        "random_normal": "test_random_values_are_normal_and_repeat",
+        "timed": "test_timed_makes_each_call_once_and_in_order",
+        "memory_free": "test_some_memory_is_free",
         "peak_memory": "test_peak_memory_never_falls",
     }
     methods = {name for name, value in vars(Backend).items() if callable(value) and name[0] != "_"}

@@ -51,6 +51,22 @@ TABLE = np.zeros((3, 3), np.float32)
 KV = (3, 2, 8)
 
 REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
+    "random-size": (
+        lambda g: g.backend.random_normal((2, -1), 1.0, 0),
+        "[random_normal] sizes, scale and seed must be at least 0, got (2, -1), 1.0 and 0",
+    ),
+    "random-scale": (
+        lambda g: g.backend.random_normal((2,), float("nan"), 0),
+        "[random_normal] sizes, scale and seed must be at least 0, got (2,), nan and 0",
+    ),
+    "random-seed": (
+        lambda g: g.backend.random_normal((2,), 1.0, -1),
+        "[random_normal] sizes, scale and seed must be at least 0, got (2,), 1.0 and -1",
+    ),
+    "timed-never": (
+        lambda g: g.backend.timed(lambda index: None, 0),
+        "[timed] repeat must be at least 1, got 0",
+    ),
     "linear-in": (
         lambda g: g.backend.linear(g.zeros(2, 3), g.zeros(4, 5)),
         "[linear] the last axis of x must have size 5, got (2, 3)",
@@ -62,6 +78,42 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
     "linear-bias": (
         lambda g: g.backend.linear(g.zeros(2, 3), g.zeros(4, 3), g.zeros(1)),
         "[linear] bias must have shape (4), got (1,)",
+    ),
+    "linear-residual": (
+        lambda g: g.backend.linear(g.zeros(2, 3), g.zeros(4, 3), None, g.zeros(4)),
+        "[linear] residual must have shape (2, 4), got (4,)",
+    ),
+    "project-norm": (
+        lambda g: g.backend.project(g.zeros(2, 3), g.zeros(4), 1e-6, [(g.zeros(4, 3), None)]),
+        "[rms_norm] the last axis of x must have size 4, got (2, 3)",
+    ),
+    "project-second-matrix": (
+        lambda g: g.backend.project(
+            g.zeros(1, 3), g.zeros(3), 1e-6, [(g.zeros(4, 3), None), (g.zeros(4, 5), None)]
+        ),
+        "[linear] the last axis of x must have size 5, got (1, 3)",
+    ),
+    "gated-mlp-up": (
+        lambda g: g.backend.gated_mlp(
+            g.zeros(1, 3),
+            g.zeros(3),
+            1e-6,
+            (g.zeros(8, 3), None),
+            (g.zeros(9, 3), None),
+            (g.zeros(3, 8), None),
+        ),
+        "[swiglu] up must have shape (1, 8), got (1, 9)",
+    ),
+    "gated-mlp-down": (
+        lambda g: g.backend.gated_mlp(
+            g.zeros(1, 3),
+            g.zeros(3),
+            1e-6,
+            (g.zeros(8, 3), None),
+            (g.zeros(8, 3), None),
+            (g.zeros(4, 8), None),
+        ),
+        "[linear] residual must have shape (1, 4), got (1, 3)",
     ),
     "rms-weight": (
         lambda g: g.backend.rms_norm(g.zeros(2, 3), g.zeros(1), 1e-6),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -14,8 +15,16 @@ import pytest
 
 from omnitide import backends
 from omnitide.backend import Backend
-from omnitide.backends import BACKENDS, BackendInfo, describe_backends, load_backend
+from omnitide.backends import (
+    BACKENDS,
+    BackendInfo,
+    auto_backend,
+    describe_backend,
+    describe_backends,
+    load_backend,
+)
 from omnitide.backends import cuda as cuda_module
+from omnitide.backends.cuda import device as cuda_device
 from omnitide.errors import BackendError, ConfigError
 
 
@@ -71,17 +80,74 @@ def test_unsupported_dtypes_are_refused() -> None:
 
 
 def test_a_missing_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(cuda_device, "find_spec", lambda name: None)
     with pytest.raises(BackendError, match=r"omnitide\[cuda12\].*omnitide\[cuda13\]"):
         load_backend("cuda")
     with pytest.raises(BackendError, match=r"omnitide\[cuda12\]"):
         cuda_module.load("float32")
 
 
-def test_cuda_with_cupy_is_honest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_module, "find_spec", lambda name: object())
-    with pytest.raises(BackendError, match=r"CuPy is installed, but .* later release"):
+class CudaError(Exception):
+    """Stands in for CuPy's error, whose text begins with the name of the code."""
+
+
+def stand_in(count: object, capability: tuple[int, int]) -> SimpleNamespace:
+    """As much of CuPy as is asked before anything is computed."""
+
+    def get_device_count() -> int:
+        if isinstance(count, Exception):
+            raise count
+        assert isinstance(count, int)
+        return count
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=CudaError,
+        getDeviceCount=get_device_count,
+        getDeviceProperties=lambda _: {
+            "name": b"NVIDIA Test",
+            "major": capability[0],
+            "minor": capability[1],
+            "multiProcessorCount": 10,
+            "sharedMemPerBlockOptin": 101_376,
+            "totalGlobalMem": 24 << 30,
+        },
+        driverGetVersion=lambda: 12_080,
+    )
+    device = SimpleNamespace(id=0)
+    cuda = SimpleNamespace(runtime=runtime, Device=lambda: device)
+    return SimpleNamespace(cuda=cuda, __version__="14.2.0")
+
+
+@pytest.mark.parametrize(
+    ("count", "capability", "said"),
+    [
+        (CudaError("cudaErrorInsufficientDriver: too old"), (9, 0), "driver is missing or older"),
+        (CudaError("cudaErrorNoDevice: none"), (9, 0), "no NVIDIA GPU was found"),
+        (CudaError("cudaErrorUnknown: ?"), (9, 0), "gives an error: cudaErrorUnknown"),
+        (0, (9, 0), "no NVIDIA GPU was found"),
+        (1, (7, 5), "compute capability 7.5, the kernels need 8.0 or newer"),
+    ],
+)
+def test_cuda_says_why_a_gpu_cannot_be_used(
+    count: object, capability: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_device, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "cupy", stand_in(count, capability))
+    info = describe_backend("cuda")
+    assert not info.available
+    assert not info.accelerated
+    with pytest.raises(BackendError, match=re.escape(said)):
         load_backend("cuda")
+
+
+def test_cuda_describes_a_usable_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_device, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "cupy", stand_in(1, (8, 9)))
+    info = describe_backend("cuda")
+    assert info.available
+    assert info.device == "NVIDIA Test, compute capability 8.9, 24 GiB"
+    assert info.versions["cuda"] == "12.8"
+    assert auto_backend().name in ("cuda", "mlx")
 
 
 def test_mlx_that_cannot_be_imported_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

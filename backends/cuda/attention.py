@@ -1,0 +1,77 @@
+"""Which attention kernel runs: the one place that knows them all."""
+
+from __future__ import annotations
+
+import cupy as cp
+import numpy as np
+
+from omnitide.backend import Array
+from omnitide.backends.cuda.compiler import Compiler
+from omnitide.backends.cuda.decode import DecodeAttention
+from omnitide.backends.cuda.device import Device
+from omnitide.backends.cuda.device_step import DeviceStep
+from omnitide.backends.cuda.plain_attention import PlainAttention
+from omnitide.backends.cuda.prefill import PrefillAttention
+from omnitide.backends.cuda.prefill_hopper import HopperPrefill
+from omnitide.backends.cuda.segments import SegmentAttention
+from omnitide.step import Step
+
+DECODE_QUERIES = 16
+"""Up to so many queries, splitting the cells fills the chip and splitting queries does not."""
+
+HEAD_DIMS = (64, 80, 96, 128)
+"""Head sizes of the tensor-core kernels; others take the plain one."""
+
+SEGMENT_HEAD_DIMS = (64, 72, 80, 96, 128)
+"""The same inside segments."""
+
+GROUP = 16
+"""Most query heads a KV head that the decode kernel packs."""
+
+
+class Attention:
+    """Attention over the cells of a step, and inside segments."""
+
+    def __init__(self, compiler: Compiler, device: Device) -> None:
+        processors = device.multiprocessors
+        self._plain = PlainAttention(compiler, processors)
+        self._decode = DecodeAttention(compiler, processors)
+        self._prefill = PrefillAttention(compiler, device.shared_memory, processors)
+        self._segments = SegmentAttention(compiler)
+        # wgmma is of compute capability 9.0 alone.
+        hopper = device.capability == (9, 0)
+        self._hopper = HopperPrefill(compiler, processors) if hopper else None
+
+    def __call__(
+        self, q: Array, rotated: Array, values: Array, step: DeviceStep, scale: float
+    ) -> Array:
+        """Attention of q (num_queries, num_heads, head_dim), not yet turned; same shape out."""
+        q = cp.ascontiguousarray(q)
+        count, num_heads, head_dim = q.shape
+        if q.dtype.itemsize != 2 or head_dim not in HEAD_DIMS:
+            return self._plain.attend(q, rotated, values, step, scale)
+        if count <= DECODE_QUERIES and num_heads // rotated.shape[1] <= GROUP:
+            return self._decode(q, rotated, values, step, scale)
+        if self._hopper is not None and self._hopper.takes(q, rotated, step):
+            return self._hopper(q, rotated, values, step, scale)
+        return self._prefill(q, rotated, values, step, scale)
+
+    def mass(self, q: Array, rotated: Array, host: Step, step: DeviceStep, scale: float) -> Array:
+        """Attention mass of the step's cells, float32, shape (num_cells,)."""
+        if host.num_cells == 0 or host.num_queries == 0:
+            return cp.zeros(host.num_cells, np.float32)
+        cells = cp.asarray(host.tiles.cells)
+        return self._plain.mass(
+            cp.ascontiguousarray(q), rotated, step, scale, host.num_cells, cells
+        )
+
+    def segments(
+        self, q: Array, k: Array, v: Array, lengths: tuple[int, ...], scale: float
+    ) -> Array:
+        """Full attention inside each segment."""
+        if not lengths:
+            return cp.empty_like(q)
+        q, k, v = (cp.ascontiguousarray(x) for x in (q, k, v))
+        if q.dtype.itemsize == 2 and q.shape[2] in SEGMENT_HEAD_DIMS:
+            return self._segments(q, k, v, lengths, scale)
+        return self._plain.segments(q, k, v, lengths, scale)

@@ -1,0 +1,207 @@
+"""What writes to the pools: new tokens, keys turned anew, and rows that move.
+
+Invariant: a slot of `rotated` holds the key of the same slot of `keys`, turned by its cell's
+angles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.backend import Array
+from omnitide.backends.cuda.accesses import ACCESS_BYTES, DTYPES, access_width, widths
+from omnitide.backends.cuda.arrays import cp
+from omnitide.backends.cuda.compiler import Compiler
+from omnitide.backends.cuda.device_step import DeviceStep
+from omnitide.backends.cuda.instances import C_TYPES, Instance
+from omnitide.pages import Slots
+
+THREADS = 128  # of append.cu
+MOVING_THREADS = 256  # of migrate.cu
+MOVED_BY_BLOCK = 4 * MOVING_THREADS  # units
+
+SCRATCH_BYTES = 1 << 28
+"""Most scratch of a migration; with more rows to save it works through the arrays in groups."""
+
+UNITS = {"uint4": ACCESS_BYTES, "unsigned": 4}
+"""Bytes of the units that rows move in. head_dim is even, so that the smaller always fits."""
+
+_TABLES_KEPT = 16
+
+
+@cache
+def _written(name: str, dtype: str, width: int) -> Instance:
+    return Instance("append", f"{name}<{C_TYPES[dtype]}, {width}>")
+
+
+@cache
+def _moved(name: str, unit: str) -> Instance:
+    return Instance("migrate", f"{name}<{unit}>")
+
+
+def instances() -> tuple[Instance, ...]:
+    """Every instance that `CacheWrites` can launch."""
+    written = [
+        _written(name, dtype, width)
+        for name in ("append", "turn")
+        for dtype in DTYPES
+        for width in widths(dtype)
+    ]
+    moved = [_moved(name, unit) for name in ("gather_rows", "move_rows") for unit in UNITS]
+    return (*written, *moved)
+
+
+class CacheWrites:
+    """Writes to pool arrays `[page][kv_head][64][head_dim]`, on CuPy's current stream."""
+
+    def __init__(self, compiler: Compiler, scratch_bytes: int = SCRATCH_BYTES) -> None:
+        self._compiler = compiler
+        self._scratch_bytes = scratch_bytes
+        self._tables: dict[tuple[int, ...], tuple[Array, bool]] = {}
+
+    def append(
+        self, keys: Array, rotated: Array, values: Array, k: Array, v: Array, step: DeviceStep
+    ) -> None:
+        """Write new tokens to `step.query_slots` of one layer. Changes the three pool arrays.
+
+        k, v (num_queries, num_kv_heads, head_dim), un-rotated; their tokens may lie any distance
+        apart. Keys and values are exact.
+        """
+        num_queries, num_kv_heads, head_dim = k.shape
+        strides = [x.strides[0] // x.dtype.itemsize if num_queries > 1 else 0 for x in (k, v)]
+        width = access_width((keys, rotated, values, k, v), head_dim // 2, *strides)
+        items = num_queries * num_kv_heads * (head_dim // 2 // width)
+        if items == 0:
+            return
+        self._compiler(_written("append", str(k.dtype), width))(
+            (-(-items // THREADS),),
+            (THREADS,),
+            (
+                k,
+                v,
+                *(np.int64(stride) for stride in strides),
+                step.query_slots,
+                step.query_cos,
+                step.query_sin,
+                keys,
+                rotated,
+                values,
+                np.int32(num_queries),
+                np.int32(num_kv_heads),
+                np.int32(head_dim),
+            ),
+        )
+
+    def turn(
+        self, keys: Sequence[Array], rotated: Sequence[Array], slots: Array, cos: Array, sin: Array
+    ) -> None:
+        """Turn the keys of some slots anew, in all layers at once. Changes `rotated`.
+
+        slots int32 (num_cells,), distinct; cos, sin float32 (num_cells, head_dim / 2), all on the
+        device. Gives the bits that `append` would with the same angles.
+        """
+        _, num_kv_heads, _, head_dim = keys[0].shape
+        width = access_width((*keys, *rotated, cos, sin), head_dim // 2)
+        items = len(slots) * num_kv_heads * (head_dim // 2 // width)
+        if items == 0:
+            return
+        self._compiler(_written("turn", str(keys[0].dtype), width))(
+            (-(-items // THREADS), len(keys)),
+            (THREADS,),
+            (
+                self._table(keys)[0],
+                self._table(rotated)[0],
+                slots,
+                cos,
+                sin,
+                np.int32(len(slots)),
+                np.int32(num_kv_heads),
+                np.int32(head_dim),
+            ),
+        )
+
+    def migrate(self, arrays: Sequence[Array], source: Slots, destination: Slots) -> None:
+        """Copy rows `source` to rows `destination`, as if all at once. Changes the arrays.
+
+        Rows that are not overwritten themselves are copied directly, in one launch where that is
+        all of them; the others are gathered into scratch first.
+
+        Args:
+            arrays: Pool arrays of one shape and dtype: all layers' keys, values and so on.
+            source: Slots, on the host, shape (num_rows,).
+            destination: Slots, distinct, on the host, same shape.
+        """
+        saved, origins, targets = plan(source, destination)
+        if len(targets) == 0:
+            return
+        _, num_kv_heads, _, head_dim = arrays[0].shape
+        row_bytes = head_dim * arrays[0].dtype.itemsize
+        table, aligned = self._table(arrays)
+        unit = "uint4" if aligned and row_bytes % ACCESS_BYTES == 0 else "unsigned"
+        sizes = (num_kv_heads, row_bytes // UNITS[unit])
+        saved_bytes = len(saved) * num_kv_heads * row_bytes
+        group = len(arrays)
+        if saved_bytes:
+            group = max(1, min(group, self._scratch_bytes // saved_bytes))
+        scratch = cp.empty(max(ACCESS_BYTES, group * saved_bytes), np.uint8)
+        words = cp.asarray(np.concatenate([saved, origins, targets]).astype(np.int32))
+        to_save, rows = words[: len(saved)], words[len(saved) :]
+        for first in range(0, len(arrays), group):
+            pools = table[first : first + group]
+            if len(saved):
+                self._launch_rows(
+                    "gather_rows", unit, (pools, scratch, to_save), len(saved), *sizes
+                )
+            moved = (pools, scratch, rows[: len(targets)], rows[len(targets) :])
+            self._launch_rows("move_rows", unit, moved, len(targets), len(saved), *sizes)
+
+    def _launch_rows(
+        self, name: str, unit: str, arrays: tuple[Array, ...], num_rows: int, *sizes: int
+    ) -> None:
+        """Launch a kernel on rows of all pools of a table; the sizes end with a row's."""
+        units = num_rows * sizes[-2] * sizes[-1]
+        self._compiler(_moved(name, unit))(
+            (-(-units // MOVED_BY_BLOCK), len(arrays[0])),
+            (MOVING_THREADS,),
+            (*arrays, *(np.int32(size) for size in (num_rows, *sizes))),
+        )
+
+    def _table(self, arrays: Sequence[Array]) -> tuple[Array, bool]:
+        """The arrays' addresses on the device, and whether all are aligned to an access.
+
+        Kept as long as the arrays lie there.
+        """
+        addresses = tuple(array.data.ptr for array in arrays)
+        if addresses not in self._tables:
+            if len(self._tables) == _TABLES_KEPT:
+                del self._tables[next(iter(self._tables))]
+            aligned = all(address % ACCESS_BYTES == 0 for address in addresses)
+            self._tables[addresses] = cp.asarray(np.array(addresses, np.uint64)), aligned
+        return self._tables[addresses]
+
+
+def plan(
+    source: Slots, destination: Slots
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """How to move rows with the least scratch.
+
+    Returns:
+        Slots to save first, rising; of each row that moves its slot, or ~index of its saved slot;
+        of each row that moves its destination.
+    """
+    moved = source != destination
+    sources, targets = source[moved], destination[moved]
+    num_slots = max(sources.max(initial=-1), targets.max(initial=-1)) + 1
+    written, endangered = np.zeros((2, num_slots), np.bool_)
+    written[targets] = True
+    overwritten = written[sources]
+    endangered[sources[overwritten]] = True
+    saved = np.flatnonzero(endangered)
+    place = np.empty(num_slots, np.int64)
+    place[saved] = np.arange(len(saved))
+    origins = np.where(overwritten, ~place[sources], sources)
+    return saved, origins, targets

@@ -1,0 +1,85 @@
+"""Matrix products: one row of a 16-bit type by our matrix-vector kernels, all else by cuBLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import cupy as cp
+
+from omnitide.backend import Array, Matrix
+from omnitide.backends.cuda.blas import Blas
+from omnitide.backends.cuda.compiler import Compiler
+from omnitide.backends.cuda.elementwise import Elementwise
+from omnitide.backends.cuda.matvec import MatVec
+from omnitide.backends.cuda.norms import Norms
+
+VECTOR_ROWS = 4
+"""Rows up to which the matrix-vector kernels are faster than cuBLAS."""
+
+MAX_MATRICES = 3
+"""Matrices that one matrix-vector launch takes."""
+
+
+class Matrices:
+    """Linear layers and what is fused with them. Shapes have been checked by the caller."""
+
+    def __init__(
+        self, compiler: Compiler, multiprocessors: int, norms: Norms, elementwise: Elementwise
+    ) -> None:
+        self._vector = MatVec(compiler, multiprocessors)
+        self._blas = Blas()
+        self._norms = norms
+        self._elementwise = elementwise
+
+    def linear(self, x: Array, weight: Array, bias: Array | None, residual: Array | None) -> Array:
+        """x @ weight.T + bias + residual; x (..., in)."""
+        rows, out_shape = _rows(x), (*x.shape[:-1], weight.shape[0])
+        added = None if residual is None else _rows(residual)
+        if self._by_vector(rows, weight):
+            out = self._vector.linear(rows, weight, bias, added)
+        else:
+            out = self._blas.product(rows, weight)
+            if bias is not None:
+                out = self._elementwise.add_bias(out, bias, added)
+            elif added is not None:
+                out = self._elementwise.add(out, added)
+        return out.reshape(out_shape)
+
+    def project(
+        self, x: Array, norm_weight: Array, eps: float, matrices: Sequence[Matrix]
+    ) -> list[Array]:
+        """Each matrix's product with the norm of x."""
+        rows = _rows(x)
+        fits = len(matrices) <= MAX_MATRICES
+        if fits and all(self._by_vector(rows, weight) for weight, _ in matrices):
+            outs = self._vector.project(rows, norm_weight, eps, matrices)
+        else:
+            normed = self._norms.rms_norm(rows, norm_weight, eps)
+            outs = [self.linear(normed, weight, bias, None) for weight, bias in matrices]
+        return [out.reshape(*x.shape[:-1], out.shape[-1]) for out in outs]
+
+    def gated_mlp(
+        self, x: Array, norm_weight: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix
+    ) -> Array:
+        """x + down(swiglu(gate(n), up(n))), n the norm of x."""
+        rows = _rows(x)
+        if self._by_vector(rows, gate[0]) and self._by_vector(rows, up[0]):
+            inner = self._vector.gated(rows, norm_weight, eps, *gate, *up)
+        else:
+            normed = self._norms.rms_norm(rows, norm_weight, eps)
+            halves = (self.linear(normed, *matrix, None) for matrix in (gate, up))
+            inner = self._elementwise.swiglu(*halves)
+        return self.linear(inner, *down, rows).reshape(x.shape)
+
+    def _by_vector(self, rows: Array, weight: Array) -> bool:
+        """Whether the matrix-vector kernels take so many rows of that type and size."""
+        width = weight.shape[1]
+        if rows.dtype.itemsize != 2 or width % 8:
+            return False
+        return 1 <= rows.shape[0] <= min(VECTOR_ROWS, self._vector.max_tokens(width))
+
+
+def _rows(x: Array) -> Array:
+    """x as a matrix, rows one after the other in memory."""
+    return cp.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])

@@ -1,0 +1,137 @@
+"""Encoder attention: full attention inside each of consecutive segments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from omnitide.backend import Array
+from omnitide.backends.cuda.arrays import cp
+from omnitide.backends.cuda.compiler import Compiler
+from omnitide.backends.cuda.instances import C_TYPES, Instance
+from omnitide.backends.cuda.tiles import CELLS, row_bytes
+
+DTYPES = ("float16", "bfloat16")
+HEAD_DIMS = (64, 72, 80, 96, 128)
+
+MOST_KEPT = 64
+"""Lists of work that are kept: an encoder asks for the same one in every layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a block of the kernel is laid out.
+
+    Attributes:
+        warps: Warps of a block.
+        fragments: Sixteens of rows that a warp has.
+        stages: Tiles that are kept in shared memory; 1 serves segments of one tile only.
+        blocks: Blocks that registers are left for on a multiprocessor.
+    """
+
+    warps: int
+    fragments: int
+    stages: int
+    blocks: int
+
+    @property
+    def rows(self) -> int:
+        """Tokens of a block."""
+        return 16 * self.fragments * self.warps
+
+    def shared(self, head_dim: int) -> int:
+        """Bytes of shared memory."""
+        return (self.rows + self.stages * 2 * CELLS) * row_bytes(head_dim)
+
+
+SHORT = Shape(warps=4, fragments=1, stages=1, blocks=4)
+"""For segments of one tile: memory is what counts, so many blocks at once."""
+
+LONG = Shape(warps=4, fragments=2, stages=2, blocks=1)
+"""For all others."""
+
+
+class SegmentAttention:
+    """Block-diagonal attention without a mask."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        """Compiles nothing yet; `compiler` holds the device's kernels."""
+        self._compiler = compiler
+        self._work: dict[tuple[tuple[int, ...], int], Array] = {}
+
+    def __call__(
+        self, q: Array, k: Array, v: Array, lengths: tuple[int, ...], scale: float
+    ) -> Array:
+        """Attention of each segment's tokens over the same segment.
+
+        Args:
+            q, k, v: (num_tokens, num_heads, head_dim).
+            lengths: Tokens of each segment; they add up to num_tokens.
+            scale: Factor of the scores, positive.
+
+        Returns:
+            The shape and dtype of q.
+        """
+        _, num_heads, head_dim = q.shape
+        out = cp.empty_like(q)
+        longest = max(lengths, default=0)
+        if longest == 0:
+            return out
+        shape = SHORT if longest <= CELLS else LONG
+        work = self._items(lengths, shape.rows)
+        self._compiler(instance(q.dtype.name, head_dim, shape))(
+            (len(work), num_heads),
+            (32 * shape.warps,),
+            (
+                q,
+                k,
+                v,
+                work,
+                out,
+                np.int32(num_heads),
+                np.float32(scale * math.log2(math.e)),
+            ),
+            shared=shape.shared(head_dim),
+        )
+        return out
+
+    def _items(self, lengths: tuple[int, ...], rows: int) -> Array:
+        """What each block does, int32, shape (num_items, 3); long segments first."""
+        key = (lengths, rows)
+        if key not in self._work:
+            if len(self._work) == MOST_KEPT:
+                self._work.pop(next(iter(self._work)))
+            self._work[key] = cp.asarray(work_items(lengths, rows))
+        return self._work[key]
+
+
+def work_items(
+    lengths: tuple[int, ...], rows: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    """First token and length of a segment, first row of a block in it; long segments first."""
+    count = np.array(lengths, np.int32)
+    starts = np.cumsum(count, dtype=np.int32) - count
+    order = np.argsort(-count, kind="stable")
+    blocks = -(-count[order] // rows)
+    first = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    columns = (np.repeat(starts[order], blocks), np.repeat(count[order], blocks), first * rows)
+    return np.stack(columns, axis=1).astype(np.int32)
+
+
+def instance(dtype: str, head_dim: int, shape: Shape) -> Instance:
+    """The kernel for a dtype, a head_dim and a shape."""
+    numbers = (head_dim, shape.warps, shape.fragments, shape.stages, shape.blocks)
+    arguments = ", ".join((C_TYPES[dtype], *map(str, numbers)))
+    return Instance("segment_attention", f"segment_attention<{arguments}>")
+
+
+def instances() -> tuple[Instance, ...]:
+    """Every instance that `SegmentAttention` can launch."""
+    return tuple(
+        instance(dtype, head_dim, shape)
+        for dtype in DTYPES
+        for head_dim in HEAD_DIMS
+        for shape in (SHORT, LONG)
+    )

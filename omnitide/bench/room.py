@@ -1,0 +1,126 @@
+"""Making a benchmark fit the memory that there is."""
+
+from __future__ import annotations
+
+from math import prod
+
+from omnitide.backend import Backend
+from omnitide.bench.settings import Course
+from omnitide.bench.shapes import ModelShape
+from omnitide.errors import CapacityError
+from omnitide.figures import ITEMSIZES
+from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.qwen2_5_omni.names import EMBEDDING, text_tensors
+
+USABLE = 0.9
+"""Share of the free memory that a benchmark takes."""
+
+POOL_ARRAYS = 3
+"""Arrays that a cell lies in: K, V, and on some backends turned keys."""
+
+
+def kv_bytes(text: TextConfig, itemsize: int, layers: int | None = None) -> int:
+    """Bytes of K and V of a cell in so many layers; in all if None."""
+    layers = text.num_layers if layers is None else layers
+    return 2 * layers * text.num_kv_heads * text.head_dim * itemsize
+
+
+def weight_bytes(text: TextConfig, itemsize: int) -> int:
+    """Bytes of weights that a pass reads: all but the token embeddings."""
+    tensors = text_tensors(text)
+    rows = 0 if text.tied else prod(tensors[EMBEDDING])
+    return itemsize * (sum(prod(shape) for shape in tensors.values()) - rows)
+
+
+def matrix_flops(text: TextConfig, tokens: int) -> int:
+    """Operations of the matrix products of a pass; the vocabulary is for its last token alone."""
+    tensors = text_tensors(text)
+    every = sum(prod(shape) for shape in tensors.values() if len(shape) == 2)
+    vocabulary = prod(tensors[EMBEDDING])
+    blocks = every - vocabulary * (1 if text.tied else 2)
+    return 2 * (tokens * blocks + vocabulary)
+
+
+def fit_layers(
+    backend: Backend,
+    shape: ModelShape,
+    asked: int | None,
+    tokens: int,
+    at_once: int,
+    course: Course,
+) -> ModelShape:
+    """The shape with as many layers as fit beside their cache.
+
+    Args:
+        backend: Says how much memory is free. On its thread.
+        shape: As published.
+        asked: Layers that were asked for; None: all.
+        tokens: Cells that the pools hold.
+        at_once: Tokens of a pass.
+        course: Gets a note where layers are left out.
+
+    Raises:
+        CapacityError: Not even one layer fits.
+    """
+    text, itemsize = shape.text, ITEMSIZES[backend.dtype]
+    wanted = text.num_layers if asked is None else asked
+    fixed, layer = _needed(shape, itemsize, tokens, at_once)
+    free = int(USABLE * backend.memory_free())
+    layers = min(wanted, (free - fixed) // layer)
+    need = fixed + wanted * layer
+    if layers < 1:
+        raise CapacityError(
+            f"[bench] one layer of {shape.name} with {tokens:,} cells needs "
+            f"{(fixed + layer) / 2**30:.1f} GiB, {free / 2**30:.1f} GiB can be used; take a "
+            "smaller --shape or --history"
+        )
+    if layers < wanted:
+        course.note(
+            f"{layers} of {text.num_layers} layers were run: {wanted} need {need / 2**30:.1f} GiB, "
+            f"{free / 2**30:.1f} GiB can be used"
+        )
+    elif layers < text.num_layers:
+        course.note(f"{layers} of {text.num_layers} layers were run, as asked")
+    return shape.cut(layers)
+
+
+def fit_copies(
+    backend: Backend, bytes_each: int, wanted: int, least: int, what: str, course: Course
+) -> int:
+    """How many pools, or regions of one, fit to be gone through in turn.
+
+    Args:
+        backend: Says how much memory is free. On its thread.
+        bytes_each: Of one of them.
+        wanted: As many as are good.
+        least: Fewer than these are refused.
+        what: Needs them, for messages.
+        course: Gets a note where there are fewer than wanted.
+
+    Raises:
+        CapacityError: Not even `least` fit.
+    """
+    free = int(USABLE * backend.memory_free())
+    copies = min(wanted, free // bytes_each)
+    if copies < least:
+        raise CapacityError(
+            f"[bench] {what} needs {least * bytes_each / 2**30:.2f} GiB, {free / 2**30:.2f} GiB "
+            "can be used; take a smaller --history or --rows"
+        )
+    if copies < wanted:
+        course.note(
+            f"{what}: the last-level cache may hold what is read, for only {copies} of {wanted} "
+            "copies fit the memory"
+        )
+    return copies
+
+
+def _needed(shape: ModelShape, itemsize: int, tokens: int, at_once: int) -> tuple[int, int]:
+    """Bytes whatever the layers, and of each layer."""
+    text = shape.text
+    one, none = shape.cut(1).text, shape.cut(0).text
+    embeddings = prod(text_tensors(text)[EMBEDDING])
+    rows = 8 * text.hidden_size + 4 * text.intermediate_size
+    fixed = weight_bytes(none, itemsize) + itemsize * (embeddings + at_once * rows)
+    weights = weight_bytes(one, itemsize) - weight_bytes(none, itemsize)
+    return fixed, weights + tokens * kv_bytes(text, itemsize, 1) * POOL_ARRAYS // 2

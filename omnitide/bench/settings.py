@@ -1,0 +1,136 @@
+"""What a benchmark is to measure, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import product
+
+from omnitide.bench.shapes import ModelShape
+from omnitide.config import RetentionConfig
+from omnitide.errors import ConfigError
+from omnitide.layouts import check_servable
+from omnitide.policies import POLICIES, make_policy
+from omnitide.simulation.shapes import make_shape as make_stream
+
+LIVE = ("scattered", "dense", "half-dead", "interleaved")
+"""Where live cells may lie; see `cells`."""
+
+PEERS = ("torch", "flashinfer")
+"""Programs to measure beside; see `peers`."""
+
+MOST_CELLS = 1 << 20
+"""Longest history; one layer of it takes a gigabyte at 4 KV heads of 128 in half precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of all benchmarks; each reads what concerns it.
+
+    Attributes:
+        shape: Of the model.
+        layers: Layers to run. None: as many as the shape has, if they fit.
+        histories: Lengths in cells.
+        queries: New tokens of attention and of an update.
+        live: Where the live cells lie, by `LIVE`.
+        rows: Rows of a migration.
+        policies, layouts: Names; each pair is measured.
+        config: Watermarks and budgets.
+        stream: Kind of stream, a name of `simulation.shapes`.
+        minutes: Of a session.
+        split: Whether an update is taken apart.
+        peers: Other programs, by `PEERS`.
+        repeat: Timed calls.
+        seed: Of random numbers.
+        warm: Whether caches may hold what a call reads.
+    """
+
+    shape: ModelShape
+    layers: int | None = None
+    histories: tuple[int, ...] = (2048,)
+    queries: tuple[int, ...] = (1,)
+    live: tuple[str, ...] = ("scattered",)
+    rows: tuple[int, ...] = (2000,)
+    policies: tuple[str, ...] = ("omnipick",)
+    layouts: tuple[str, ...] = ("predictive",)
+    config: RetentionConfig = field(default_factory=RetentionConfig)
+    stream: str = "qwen-448"
+    minutes: int = 60
+    split: bool = False
+    peers: tuple[str, ...] = ()
+    repeat: int = 20
+    seed: int = 0
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        counts = {"--history": self.histories, "--queries": self.queries, "--rows": self.rows}
+        for option, values in counts.items():
+            for value in values:
+                if not 1 <= value <= MOST_CELLS:
+                    raise ConfigError(
+                        f"[bench] {option} must be from 1 to {MOST_CELLS:,}, got {value:,}"
+                    )
+        for option, count in (
+            ("--layers", self.layers),
+            ("--repeat", self.repeat),
+            ("--minutes", self.minutes),
+        ):
+            if count is not None and count < 1:
+                raise ConfigError(f"[bench] {option} must be at least 1, got {count}")
+        if self.seed < 0:
+            raise ConfigError(f"[bench] --seed must be at least 0, got {self.seed}")
+        if self.layers is not None and self.layers > self.shape.text.num_layers:
+            raise ConfigError(
+                f"[bench] {self.shape.name} has {self.shape.text.num_layers} layers, got --layers "
+                f"{self.layers}"
+            )
+        for name in self.live:
+            if name not in LIVE:
+                raise ConfigError(f"[bench] --live must be one of {', '.join(LIVE)}; got {name!r}")
+        for name in self.peers:
+            if name not in PEERS:
+                raise ConfigError(f"[bench] --peer must be one of {', '.join(PEERS)}; got {name!r}")
+        make_stream(self.stream)
+        for policy in self.policies:
+            make_policy(policy)
+        for layout in self.layouts:
+            check_servable(layout)
+
+    @property
+    def choices(self) -> tuple[tuple[str, str], ...]:
+        """Policies by layouts; one layout for a policy that never deletes, as nothing moves."""
+        pairs = product(self.policies, self.layouts)
+        return tuple(
+            dict.fromkeys((p, q if POLICIES[p].bounded else self.layouts[0]) for p, q in pairs)
+        )
+
+    def refuse_mass(self) -> None:
+        """Refuse policies that decide by attention.
+
+        Raises:
+            ConfigError: There is one.
+        """
+        for policy in self.policies:
+            if POLICIES[policy].needs_mass:
+                raise ConfigError(
+                    f"[bench] policy {policy} decides by the attention of a model, and histories "
+                    "are made without one here; take another, or omnitide bench session"
+                )
+
+
+@dataclass(slots=True)
+class Course:
+    """What a benchmark says while it runs.
+
+    Attributes:
+        notes: For people, in the report.
+        tell: Called with what is measured now.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    tell: Callable[[str], None] = lambda text: None
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)

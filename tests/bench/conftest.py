@@ -1,0 +1,58 @@
+"""What the benchmarks' tests share: a NumPy backend of their own, small settings, fixed times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from omnitide.backends.reference.backend import ReferenceBackend
+from omnitide.bench.ceilings import Ceilings
+from omnitide.bench.settings import Settings
+from omnitide.bench.shapes import make_shape
+from omnitide.config import RetentionConfig
+
+
+@pytest.fixture
+def backend() -> ReferenceBackend:
+    """A backend that a test may change."""
+    return ReferenceBackend("float32", "here")
+
+
+@pytest.fixture
+def settings() -> Callable[..., Settings]:
+    """`settings(**changes)`: the tiny shape, watermarks 300 and 200."""
+
+    def make(**changes: Any) -> Settings:
+        given = {"shape": make_shape("tiny"), "config": RetentionConfig(300, 200), "repeat": 3}
+        return Settings(**(given | changes))
+
+    return make
+
+
+@pytest.fixture
+def ceilings() -> Ceilings:
+    """A gigabyte and 10 gigaflops a second."""
+    return Ceilings(1e9, 1e10)
+
+
+@pytest.fixture
+def clockwork(
+    backend: ReferenceBackend, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[int]]:
+    """`clockwork(seconds)`: each timed call takes so long; returns a list of repeats asked for."""
+
+    def wind(seconds: float) -> list[int]:
+        asked: list[int] = []
+
+        def timed(function: Callable[[int], Any], repeat: int) -> list[float]:
+            asked.append(repeat)
+            for index in range(repeat):
+                function(index)
+            return [seconds] * repeat
+
+        monkeypatch.setattr(backend, "timed", timed)
+        return asked
+
+    return wind
