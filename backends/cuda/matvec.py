@@ -33,13 +33,13 @@ class Plan:
     Attributes:
         warps: Warps of a block.
         columns: Columns of a row that a copy brings, at most.
-        residents: Blocks that a multiprocessor of an H100 has room for.
+        budget: KiB of shared memory.
         late: When the successor may start.
     """
 
     warps: int = 8
     columns: int = 2048
-    residents: int = 2
+    budget: int = 113
     late: bool = False
 
     def shared(self, width: int, rows: int, slots: int) -> int:
@@ -91,6 +91,7 @@ class MatVec:
         multiprocessors: int,
         overlap: bool = True,
         plan: Plan | None = None,
+        large: Plan | None = None,
     ) -> None:
         """
         Args:
@@ -104,7 +105,9 @@ class MatVec:
         self._compiler = compiler
         self._multiprocessors = multiprocessors
         self._overlap = overlap
-        self._plan = plan or Plan()
+        self._small = plan or Plan()
+        self._large = large or self._small
+        self._plan = self._small
         self._limit = cp.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
         self._found = cp.empty((MAX_TOKENS, _PARTS), np.uint64)
         self._arrived = cp.zeros(MAX_TOKENS, np.uint32)
@@ -172,6 +175,11 @@ class MatVec:
         out = [cp.empty((tokens, height), x.dtype) for height in outputs]
         norm_weight, eps = norm or (None, 0.0)
         rows = tokens + (norm is not None)
+        self._plan = (
+            self._large
+            if sum(w.nbytes for w, _ in pairs) > 5e5 * self._multiprocessors
+            else self._small
+        )
         slots = self._slots(width, rows)
         args = (
             x,
@@ -196,7 +204,7 @@ class MatVec:
             args,
             shared=max(
                 self._plan.shared(width, rows, slots),
-                min(self._limit, _ALL // (self._plan.residents + 1)),
+                min(self._limit, _ALL // 3),
             )
             - _STATIC,
             overlap=self._overlap,
