@@ -37,7 +37,7 @@ class WholeFile:
             if self.path.exists() and not self.path.is_file():
                 self._file: BinaryIO = self.path.open("ab")
             else:
-                place = self.path.resolve()
+                place = Path(os.path.realpath(self.path))  # a link stays one
                 self._part = place.with_name(f".{place.name}.{os.getpid()}.part")
                 self._file = self._part.open("wb")
 
@@ -59,7 +59,7 @@ class WholeFile:
         """
         if self._part is not None:
             with self._refusing():
-                self._part.replace(self.path.resolve())
+                self._part.replace(os.path.realpath(self.path))
             self._part = None
 
     def __enter__(self) -> WholeFile:

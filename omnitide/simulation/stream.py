@@ -10,7 +10,7 @@ from omnitide.simulation.shapes import Shape
 from omnitide.units import Unit, UnitKind
 
 MOST_UNITS = 100_000
-"""Units of the longest stream that is made of a shape: a minute or two for each row."""
+"""Units of the longest stream that is made of a shape: minutes for each row."""
 
 
 @dataclass(frozen=True, slots=True)
