@@ -82,7 +82,8 @@ class SessionStats:
     """Figures of a session; the keys of `omnitide generate --json` beside the replies.
 
     Latencies are of the latest updates (`figures.LATENCIES` of them). Bytes of the full history are
-    what K and V of all tokens seen would take.
+    what K and V of all tokens seen would take. `accept` is the rule of moves; its costs are None
+    until a plan had to be judged by them.
     """
 
     units: int
@@ -105,6 +106,9 @@ class SessionStats:
     policy: str
     high_watermark: int
     low_watermark: int
+    accept: str
+    tile_cost_us: float | None
+    row_cost_us: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

@@ -66,7 +66,7 @@ class Session:
             policy: A name of `policies.POLICIES`.
             layout: A name of `layouts.LAYOUTS`.
             retention: Watermarks and budgets; the family's defaults if None.
-            migration: When the layout's migrations run; whenever it proposes one if None.
+            migration: When the layout's migrations run; by the layout's own rule if None.
             media: What chunks to expect, which bounds the largest media unit; the model's if None.
             system_prompt: System message; the family's default if None.
             max_tokens: Longest reply.
@@ -82,7 +82,8 @@ class Session:
         if max_kv_size is not None and max_kv_size < 1:
             raise ConfigError(f"[session] max_kv_size must be at least 1, got {max_kv_size}")
         check_servable(layout)
-        migration = migration or MigrationConfig()
+        self.migration = migration or MigrationConfig()
+        placer = make_layout(layout, self.migration.span_pages)
         self.model = model
         self.max_tokens = max_tokens
         self.max_kv_size = max_kv_size
@@ -108,10 +109,10 @@ class Session:
             BoundedCache,
             model,
             self._policy,
-            make_layout(layout, migration.span_pages),
+            placer,
             config,
             capacity,
-            make_acceptance(migration, config.high_watermark, self.costs),
+            make_acceptance(self.migration, placer.accept, config.high_watermark, self.costs),
         )
         self._run(self.cache.append, system)
 
