@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import cupy as cp
 import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Array, Matrix, Pools
 from omnitide.backends import checks
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.clock import timed
