@@ -38,6 +38,9 @@ BLAS_THREADS = (
 PAGES = (64, 512)
 """Pages over which costs are measured: more only where timings over few say nothing."""
 
+PATIENCE = 0.5
+"""Seconds of measuring after which unsteady timings are not tried again over more pages."""
+
 PAIRS = 9
 """Pairs of timings from which a cost is taken."""
 
@@ -110,12 +113,15 @@ def measure(backend: Backend, spec: ModelSpec) -> Costs:
     Raises:
         Unsteady: The timings don't agree with each other, or don't rise.
     """
-    for pages in PAGES[:-1]:
-        try:
-            return _measure(backend, spec, pages)
-        except Unsteady:
-            continue  # a fast device: the difference drowns in what any call takes
-    return _measure(backend, spec, PAGES[-1])
+    few, many = PAGES
+    started = time.perf_counter()
+    try:
+        return _measure(backend, spec, few)
+    except Unsteady:
+        if time.perf_counter() - started > PATIENCE:
+            raise
+    # A fast device: the difference drowned in what any call takes.
+    return _measure(backend, spec, many)
 
 
 def _measure(backend: Backend, spec: ModelSpec, pages: int) -> Costs:

@@ -93,6 +93,9 @@ def test_unsteady_timings_give_nominal_costs_that_are_not_kept(
     assert "timings of copies: -1 us" in costs.note
     assert not (tmp_path / "costs.json").exists()
     assert tried == [64, 512]
+    monkeypatch.setattr("omnitide.calibration.PATIENCE", -1.0)
+    assert Calibration(model.backend, model.spec, tmp_path)() == NOMINAL
+    assert tried == [64, 512, 64]
 
 
 def test_the_key_holds_the_threads_of_numpy(
