@@ -273,9 +273,9 @@ def test_a_pass_launches_what_it_should(
     assert "turn" not in second
     assert go(1) == ["turn"]
     assert go(None).count("turn") == 2
-    assert ("matvec" in first) == (halves and queries <= 4)
-    if queries > 4 or not halves:
-        assert "cublas" in first
+    # The logits of the last token are one row in any case.
+    assert ("matvec" in first) == halves
+    assert ("cublas" in first) == (not halves or queries > 4)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
