@@ -43,12 +43,10 @@
 #include "types.cuh"
 
 constexpr int THREADS = 256;
-constexpr int CLUSTER_BLOCKS = 8;
 constexpr int PAGE_ROWS = 64;
 constexpr int UNIT_ROWS = 16;
 constexpr int UNITS_PER_TILE = 2;
 constexpr unsigned ALL_LIVE = 0xffff;
-constexpr int MERGED_AT_ONCE = 4;
 constexpr float LOWEST = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -356,6 +354,8 @@ __device__ __forceinline__ void exchange(T* out, const int* row_offsets, float4*
 }
 
 #if __CUDA_ARCH__ >= 900
+constexpr int CLUSTER_BLOCKS = 8;
+
 // What the blocks of a cluster send a block of it: their parts of its slice of the outputs.
 template <int D, int BLOCK_ROWS, int CLUSTER>
 struct Received {
@@ -383,7 +383,7 @@ template <typename T, int D, int BLOCK_ROWS, int CLUSTER>
 __device__ __forceinline__ void merge_clusters(T* out, const int* row_offsets,
                                                const Received<D, BLOCK_ROWS, CLUSTER>& received,
                                                float4* parts) {
-  constexpr int SLICE = BLOCK_ROWS * D / CLUSTER;
+  constexpr int SLICE = BLOCK_ROWS * D / CLUSTER, MERGED_AT_ONCE = 4;
   const unsigned rank = cluster_rank(), cluster = blockIdx.x / CLUSTER;
   const unsigned clusters = gridDim.x / CLUSTER;
   parts += rank * clusters * (SLICE / 2);
@@ -710,7 +710,7 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1) decode_attention(PAR
 
 #if __CUDA_ARCH__ >= 900
 template <typename T, int D>
-__global__ void __cluster_dims__(CLUSTER_BLOCKS, 1, 1) __launch_bounds__(THREADS, 2)
+__cluster_dims__(CLUSTER_BLOCKS, 1, 1) __global__ void __launch_bounds__(THREADS, 2)
     decode_attention_cluster(PARAMETERS) {
   attend<T, D, 1, 1, THREADS / 32, CLUSTER_BLOCKS>(ARGUMENTS);
 }
