@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Array, Matrix, Pools
 from omnitide.backends import checks
-from omnitide.backends.cuda.arrays import cp
+from omnitide.backends.cuda.arrays import copied, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.clock import timed
@@ -100,7 +100,7 @@ class CudaBackend:
 
     def copy(self, array: Array) -> Array:
         """A copy by the device's copy engine."""
-        return array.copy()
+        return copied(cp.ascontiguousarray(array))
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """Arrays joined along an axis."""

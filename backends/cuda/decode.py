@@ -149,7 +149,7 @@ class DecodeAttention:
         )
         kernel = self._compiler(shape.instance(str(q.dtype), head_dim))
         grid = (shape.splits, kv_heads, shape.row_blocks)
-        kernel(grid, (32 * WARPS,), args, shape.shared(head_dim), overlap=True)
+        kernel(grid, (32 * WARPS,), args, shape.shared(head_dim))
         return out
 
 

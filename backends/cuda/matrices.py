@@ -26,7 +26,9 @@ class Matrices:
     def __init__(
         self, compiler: Compiler, multiprocessors: int, norms: Norms, elementwise: Elementwise
     ) -> None:
-        self._vector = MatVec(compiler, multiprocessors)
+        # Overlapping launches gain 0.3 ms a token in a chain of products alone, and lose 0.7 ms
+        # where attention stands between them (docs/performance.md).
+        self._vector = MatVec(compiler, multiprocessors, overlap=False)
         self._blas = Blas()
         self._norms = norms
         self._elementwise = elementwise

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.backend import Array, Pools
-from omnitide.backends.cuda.arrays import cp
+from omnitide.backends.cuda.arrays import copied, copy_into, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.device_step import DeviceStep
@@ -126,13 +126,13 @@ class PagedCache:
         recording = recorder.find(kind)
         if recording is not None:
             recording.step.load(step)
-            recording.x[...] = x
+            copy_into(recording.x, cp.ascontiguousarray(x))
             return recording.replay()
         if not recorder.is_worth_recording(kind, step.num_queries):
             return forward(x, pools, step)
         room = DeviceStep.empty(tiles, step.num_queries, pools.keys[0].shape[3] // 2)
         room.load(step)
-        kept = x.copy()
+        kept = copied(cp.ascontiguousarray(x))
         self._current = (step, pools, room)
         return recorder.record(kind, room, kept, lambda: forward(kept, pools, step))
 
@@ -169,5 +169,5 @@ class PagedCache:
 
 def _grown(array: Array, more_pages: int) -> Array:
     larger = cp.empty((array.shape[0] + more_pages, *array.shape[1:]), array.dtype)
-    larger[: array.shape[0]] = array
+    copy_into(larger, array)  # the pages that there were come first
     return larger

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from omnitide.backend import Array
-from omnitide.backends.cuda.arrays import cp
+from omnitide.backends.cuda.arrays import copied, cp
 from omnitide.backends.cuda.device_step import DeviceStep
 
 MOST_RECORDINGS = 8
@@ -41,7 +41,7 @@ class Recording:
     def replay(self) -> Array:
         """Run the pass on what `step` and `x` hold. A copy of the result."""
         self.graph.launch(cp.cuda.get_current_stream())
-        return self.out.copy()
+        return copied(self.out)
 
 
 class Recorder:
@@ -75,7 +75,7 @@ class Recorder:
             # Compiles the kernels, and takes the memory that the recording then finds free.
             found = forward()
             with cp.cuda.using_allocator(cp.get_default_memory_pool().malloc):
-                result = found.copy()
+                result = copied(found)
             del found
             stream.begin_capture()
             try:

@@ -6,6 +6,7 @@ kernel's text. Nothing is computed, so no value is compared here.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -125,12 +126,22 @@ class Stream:
         return SimpleNamespace(launch=lambda stream: None)
 
 
+class Memory(SimpleNamespace):
+    """CuPy's memory pointer."""
+
+    def __init__(self, ptr: int) -> None:
+        super().__init__(ptr=ptr)
+
+    def copy_from_device_async(self, source: Memory, size: int) -> None:
+        ctypes.memmove(self.ptr, source.ptr, size)
+
+
 class DeviceArray(np.ndarray):  # type: ignore[type-arg]
     """A NumPy array with CuPy's address, flags and copying."""
 
     @property
     def data(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(ptr=self.ctypes.data)
+        return Memory(self.ctypes.data)
 
     @property
     def flags(self) -> Any:
@@ -315,6 +326,23 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
     segments = "plain_segments" if dtype == "float32" else "segment_attention"
     for name in (segments, "rotate", "gelu", "take", "layer_norm", "plain_mass", "move_rows"):
         assert name in launches.names
+
+
+def test_copies_and_growing_keep_contents(hopper: bool, launches: Launches) -> None:
+    backend = make_backend("float16", hopper)
+    values = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float16)
+    copy = backend.run(lambda: backend.copy(backend.asarray(values)))
+    np.testing.assert_array_equal(copy, values)
+    pools = backend.run(backend.new_pools, 2, 1, 64, 3)
+    before = []
+    for arrays in (pools.keys, pools.values):
+        for array in arrays:
+            array[...] = np.random.default_rng(2).standard_normal(array.shape)
+            before.append(np.array(array))
+    backend.run(backend.grow_pools, pools, 5)
+    after = [np.array(array)[:3] for array in (*pools.keys, *pools.values)]
+    np.testing.assert_array_equal(after, before)
+    assert {array.shape[0] for array in (*pools.keys, *pools.values, *pools.rotated)} == {5}
 
 
 def test_lack_of_memory_says_how_much_was_needed(
