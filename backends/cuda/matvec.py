@@ -213,11 +213,7 @@ class MatVec:
 
     def _slots(self, width: int, rows: int) -> int:
         fits = [n for n in _SLOTS if self._plan.shared(width, rows, n) <= self._limit]
-        small = [
-            n
-            for n in fits
-            if self._plan.shared(width, rows, n) <= _ALL // self._plan.residents - 1024
-        ]
+        small = [n for n in fits if self._plan.shared(width, rows, n) <= self._plan.budget * 1024]
         return (small or fits)[0]
 
 
