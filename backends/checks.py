@@ -78,6 +78,13 @@ def check_norm(op: str, x: Array, weight: Array, bias: Array | None = None) -> N
         check_shape(op, "bias", bias, weight.shape[0])
 
 
+def check_logits(op: str, logits: Array) -> None:
+    """logits (num_logits,), at least one."""
+    check_shape(op, "logits", logits, None)
+    if logits.shape[0] == 0:
+        raise ValueError(f"[{op}] logits must be at least one, got none")
+
+
 def check_rotate(x: Array, cos: Array, sin: Array) -> None:
     """x (num_tokens, num_heads, head_dim), cos and sin (num_tokens, head_dim / 2)."""
     check_shape("rotate", "x", x, None, None, None)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from omnitide.config import RetentionConfig
+from omnitide.config import MigrationConfig, RetentionConfig
 from omnitide.layouts import LAYOUTS
 from omnitide.pages import PAGE_SIZE
 from omnitide.policies import POLICIES
@@ -37,6 +37,9 @@ from omnitide.simulation.shapes import make_shape
 from omnitide.simulation.simulator import needs_model, simulate
 from omnitide.simulation.stream import Stream
 from omnitide.units import Unit, UnitKind
+
+AS_THE_PAPER = MigrationConfig("layout")
+"""Moves run whatever they cost: the rules of the paper are in what its layouts propose."""
 
 CHECKPOINT = 32_768
 """Tokens of the full history at which figure 12 looks."""
@@ -102,7 +105,8 @@ def figures_7_and_8() -> tuple[list[Row], tuple[SimulationResult, Timeline]]:
     """60 units of MiniCPM-o: span, cells and holes, native and packed."""
     stream = stream_of("minicpm-o", [minicpm.system(), *(minicpm.unit(i) for i in range(60))])
     timeline = Timeline()
-    native = simulate(stream, "omnipick", "native", RetentionConfig(2300, 1000), timeline=timeline)
+    config = RetentionConfig(2300, 1000)
+    native = simulate(stream, "omnipick", "native", config, timeline=timeline)
     last = timeline.maps[-1]
     cells = int(np.count_nonzero(last.contents))
     span, eager = last.contents.size, packed(cells)
@@ -113,15 +117,14 @@ def figures_7_and_8() -> tuple[list[Row], tuple[SimulationResult, Timeline]]:
         Row("useful cells", "at most 1,024", f"{cells:,}"),
         Row("holes in the native span", "at least 1,280", f"{span - cells:,}"),
         Row("slots of subblocks with a cell", "-", f"{timeline.subblocks[last.unit] * 32:,}"),
-        Row("rows that eager copies in the run", "-", f"{eager_rows(native, stream):,}"),
+        Row("rows that eager copies in the run", "-", f"{eager_rows(stream, config):,}"),
     ]
     return rows, (native, timeline)
 
 
-def eager_rows(native: SimulationResult, stream: Stream) -> int:
+def eager_rows(stream: Stream, config: RetentionConfig) -> int:
     """Rows that packing after each eviction moves; from a run that moves some."""
-    config = RetentionConfig(native.high_watermark, native.low_watermark)
-    paper = simulate(stream, "omnipick", "paper", config)
+    paper = simulate(stream, "omnipick", "paper", config, migration=AS_THE_PAPER)
     share = paper.rows_moved_share_of_eager
     return round(paper.rows_moved / share) if share else 0
 
@@ -132,7 +135,7 @@ def figure_9() -> tuple[list[Row], tuple[SimulationResult, Timeline]]:
     rows, shown = [], None
     for layout in ("native", "paper", "predictive"):
         timeline = Timeline()
-        result = simulate(stream, "omnipick", layout, timeline=timeline)
+        result = simulate(stream, "omnipick", layout, timeline=timeline, migration=AS_THE_PAPER)
         ours = (
             f"{result.active_pages} pages, {result.active_subblocks} subblocks, "
             f"{result.rows_moved_share_of_eager:.1%} moved"
@@ -153,7 +156,7 @@ def figure_12(stream: Stream, paper: dict[str, str]) -> tuple[list[Row], list[Si
     for policy, layout in choices:
         if policy not in POLICIES or layout not in LAYOUTS or needs_model(policy):
             continue
-        result = simulate(stream, policy, layout)
+        result = simulate(stream, policy, layout, migration=AS_THE_PAPER)
         results.append(result)
         ours = (
             f"{result.live_cells:,} in {result.physical_span:,} "
@@ -185,7 +188,8 @@ def draw(folder: Path, name: str, drawn: tuple[SimulationResult, Timeline]) -> N
     from omnitide.simulation.picture import Picture
 
     folder.mkdir(parents=True, exist_ok=True)
-    Picture(folder / name).save([drawn[0]], [drawn[1]])
+    with Picture(folder / name) as picture:
+        picture.save([drawn[0]], [drawn[1]])
 
 
 def main() -> None:

@@ -138,6 +138,10 @@ class Backend(Protocol):
         """Exact GELU (the error function's)."""
         ...
 
+    def argmax(self, logits: Array) -> int:
+        """Index of the greatest of logits (num_logits,), the lowest of equals; -1 if any is NaN."""
+        ...
+
     def log_softmax(self, logits: Array) -> Array:
         """Log-probabilities of logits (num_logits,), computed and returned in float32 at least."""
         ...
@@ -207,9 +211,9 @@ class Backend(Protocol):
         """`forward(x, pools, step)`, x (num_queries, hidden_size); what it returns.
 
         A backend may record the pass and replay it for later steps of the same shape. So `forward`
-        must do the same operations for equally many queries, whatever the step's contents, and
-        what it returned last time may be overwritten. The device may still be at work when this
-        returns; what is asked of the backend afterwards comes after it.
+        must do the same operations for equally many queries, whatever the step's contents. The
+        device may still be at work when this returns; what is asked of the backend afterwards comes
+        after it.
         """
         ...
 

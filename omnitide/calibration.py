@@ -1,6 +1,7 @@
 """What attention and copies cost on a device: measured once, then remembered in the cache folder.
 
-Invariant: nothing here can end a session. A measurement that fails gives `NOMINAL` and a note.
+Invariant: nothing here can end a session, and only timings that agree with each other are trusted
+and remembered. Otherwise `NOMINAL` costs hold for this session, with a note.
 """
 
 from __future__ import annotations
@@ -16,20 +17,36 @@ from statistics import median
 import numpy as np
 from platformdirs import user_cache_path
 
-from omnitide.acceptance import Costs
 from omnitide.backend import Backend
+from omnitide.costs import NOMINAL, Costs
+from omnitide.errors import ConfigError
 from omnitide.model import ModelSpec
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE
 from omnitide.step import Step
 
-VERSION = 1
+VERSION = 2
 """Of the way of measuring; costs measured another way are not read."""
 
-NOMINAL = Costs(tile_us=10.0, row_us=2.0)
-"""Where nothing could be measured."""
+BLAS_THREADS = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Environment variables that set how many threads NumPy's matrix products take."""
 
-_PAGES = 64
-_REPEAT = 7
+PAGES = (64, 512)
+"""Pages over which costs are measured: more only where timings over few say nothing."""
+
+PATIENCE = 0.5
+"""Seconds of measuring after which unsteady timings are not tried again over more pages."""
+
+PAIRS = 9
+"""Pairs of timings from which a cost is taken."""
+
+
+class Unsteady(Exception):
+    """Timings that say nothing."""
 
 
 class Calibration:
@@ -50,7 +67,11 @@ class Calibration:
         """What the costs depend on."""
         spec, backend = self._spec, self._backend
         shape = f"{spec.num_layers}x{spec.num_heads}x{spec.num_kv_heads}x{spec.head_dim}"
-        return f"v{VERSION} {backend.name} {backend.device} {backend.dtype} {shape}"
+        threads = ""
+        if backend.name == "reference":
+            given = [f"{name}={os.environ[name]}" for name in BLAS_THREADS if name in os.environ]
+            threads = f" {' '.join(given) or 'all threads'}"
+        return f"v{VERSION} {backend.name} {backend.device} {backend.dtype}{threads} {shape}"
 
     def __call__(self) -> Costs:
         """The costs: remembered, or measured now and written to the folder."""
@@ -63,16 +84,21 @@ class Calibration:
         if not isinstance(found, dict):
             return None
         tile, row = found.get("tile_us"), found.get("row_us")
-        for cost in (tile, row):
-            if not isinstance(cost, float) or not 0 <= cost < float("inf"):
-                return None
-        return Costs(tile, row)  # type: ignore[arg-type]
+        if not (isinstance(tile, float) and isinstance(row, float) and tile > 0 and row > 0):
+            return None
+        try:
+            return Costs(tile, row)
+        except ConfigError:  # too large
+            return None
 
     def _measured(self) -> Costs:
         try:
             costs = measure(self._backend, self._spec)
         except Exception as error:
-            self.note = f"costs could not be measured ({error}); nominal ones are used"
+            self.note = (
+                f"the costs of attention and copies could not be measured ({error}); nominal ones "
+                "are used, or give --tile-cost-us and --row-cost-us"
+            )
             return NOMINAL
         try:
             _write(self._file, self.key, costs)
@@ -82,9 +108,25 @@ class Calibration:
 
 
 def measure(backend: Backend, spec: ModelSpec) -> Costs:
-    """Time attention over few and many tiles, and copies of few and many rows, in one layer."""
-    pools = backend.new_pools(1, spec.num_kv_heads, spec.head_dim, _PAGES)
-    slots = np.arange(_PAGES * PAGE_SIZE, dtype=np.int32)
+    """Time attention over few and many tiles, and copies of few and many rows, in one layer.
+
+    Raises:
+        Unsteady: The timings don't agree with each other, or don't rise.
+    """
+    few, many = PAGES
+    started = time.perf_counter()
+    try:
+        return _measure(backend, spec, few)
+    except Unsteady:
+        if time.perf_counter() - started > PATIENCE:
+            raise
+    # A fast device: the difference drowned in what any call takes.
+    return _measure(backend, spec, many)
+
+
+def _measure(backend: Backend, spec: ModelSpec, pages: int) -> Costs:
+    pools = backend.new_pools(1, spec.num_kv_heads, spec.head_dim, pages)
+    slots = np.arange(pages * PAGE_SIZE, dtype=np.int32)
     rows = backend.asarray(np.zeros((len(slots), spec.num_kv_heads, spec.head_dim)))
     backend.append(pools, 0, _step(slots, len(slots), spec.head_dim), rows, rows)
     backend.synchronize(*pools.keys, *pools.values)
@@ -104,10 +146,26 @@ def measure(backend: Backend, spec: ModelSpec) -> Costs:
 
         return run
 
-    most, few = 2 * _PAGES, _PAGES // 2
-    tile = (_time(attend(most)) - _time(attend(few))) / (most - few)
-    row = (_time(copy(1024)) - _time(copy(64))) / (1024 - 64)
-    return Costs(max(tile, 0.0) * spec.num_layers, max(row, 0.0) * spec.num_layers)
+    most, few = len(slots) // SUBBLOCK_SIZE, len(slots) // SUBBLOCK_SIZE // 4
+    tile = slope("attention", attend(few), attend(most), most - few)
+    most, few = len(slots) // 4, len(slots) // 64
+    row = slope("copies", copy(few), copy(most), most - few)
+    return Costs(tile * spec.num_layers, row * spec.num_layers)
+
+
+def slope(what: str, less: Callable[[], None], more: Callable[[], None], steps: int) -> float:
+    """Microseconds that each of `steps` adds, as the median over pairs of calls made in turn.
+
+    Raises:
+        Unsteady: The median is not above 0, or the middle half of the pairs spreads wider than it.
+    """
+    less()  # the first calls compile and allocate
+    more()
+    found = sorted((_time(more) - _time(less)) / steps for _ in range(PAIRS))
+    middle, spread = median(found), found[-1 - PAIRS // 4] - found[PAIRS // 4]
+    if not (middle > 0 and spread <= middle):
+        raise Unsteady(f"timings of {what}: {middle:.3g} us, spread {spread:.3g} us")
+    return middle
 
 
 def _step(slots: np.ndarray, queries: int, head_dim: int) -> Step:
@@ -119,14 +177,10 @@ def _step(slots: np.ndarray, queries: int, head_dim: int) -> Step:
 
 
 def _time(run: Callable[[], None]) -> float:
-    """Median microseconds of a call, the first left out."""
+    """Microseconds of a call."""
+    started = time.perf_counter()
     run()
-    spent = []
-    for _ in range(_REPEAT):
-        started = time.perf_counter()
-        run()
-        spent.append(time.perf_counter() - started)
-    return median(spent) * 1e6
+    return (time.perf_counter() - started) * 1e6
 
 
 def _read(file: Path) -> dict[str, object]:

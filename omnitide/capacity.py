@@ -38,6 +38,15 @@ class Capacity:
     tokens: int | None
     pages: int
 
+    def left(self, held: int, is_reply: bool = False) -> int | None:
+        """Tokens that the next unit may have beside `held` ones; None where nothing bounds it."""
+        if self.tokens is None:
+            return None
+        left = self.tokens - held - (0 if is_reply else self.reply)
+        if self.rest is not None and not is_reply:
+            left = min(left, self.rest - self.prefix)
+        return max(left, 0)
+
     def check_fits(self, kind: str, count: int, held: int, is_reply: bool = False) -> None:
         """Refuse a unit that the pools can't take, before anything is written.
 
@@ -50,22 +59,38 @@ class Capacity:
         Raises:
             CapacityError: It does not fit; the message has the numbers and what to change.
         """
-        if self.tokens is None:
-            return
-        left = self.tokens - held - (0 if is_reply else self.reply)
-        if self.rest is not None and not is_reply:
-            left = min(left, self.rest - self.prefix)
-        if count > left:
+        left = self.left(held, is_reply)
+        if left is not None and count > left:
             more = "--high-watermark" if self.rest is not None else "--max-kv-size"
             less = "lower --max-pixels" if kind.startswith("media") else "shorten it"
             raise CapacityError(
-                f"[append] {kind} has {count:,} tokens, capacity leaves {max(left, 0):,}; "
+                f"[append] {kind} has {count:,} tokens, capacity leaves {left:,}; "
                 f"raise {more} or {less}"
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a message advises beside raising the bounds, where there is such an option.
+
+    Attributes:
+        prefix: Against a long system prefix.
+        units: Against large units and replies.
+    """
+
+    prefix: str = " or shorten --system-prompt"
+    units: str = ", or lower --max-pixels, --chunk-seconds or --max-tokens"
+
+
+ADVICE = Advice()
+
+
 def bounded_capacity(
-    config: RetentionConfig, prefix: int, largest_unit: int, reply: int
+    config: RetentionConfig,
+    prefix: int,
+    largest_unit: int,
+    reply: int,
+    advice: Advice = ADVICE,
 ) -> Capacity:
     """Capacity of a policy that keeps the history near its watermarks.
 
@@ -75,8 +100,7 @@ def bounded_capacity(
     if prefix > config.low_watermark:
         raise ConfigError(
             f"[capacity] the system prefix has {prefix:,} tokens, the low watermark is "
-            f"{config.low_watermark:,}; raise --low-watermark and --high-watermark or shorten "
-            "--system-prompt"
+            f"{config.low_watermark:,}; raise --low-watermark and --high-watermark{advice.prefix}"
         )
     rest = max(config.high_watermark, prefix + max(largest_unit, reply))
     tokens = rest + largest_unit + reply
@@ -101,7 +125,12 @@ def unbounded_capacity(prefix: int, reply: int, max_kv_size: int | None) -> Capa
 
 
 def fit_watermarks(
-    config: RetentionConfig, prefix: int, largest_unit: int, reply: int, max_kv_size: int
+    config: RetentionConfig,
+    prefix: int,
+    largest_unit: int,
+    reply: int,
+    max_kv_size: int,
+    advice: Advice = ADVICE,
 ) -> tuple[RetentionConfig, Capacity]:
     """Lower the watermarks so that the pools hold at most `max_kv_size` tokens.
 
@@ -122,13 +151,12 @@ def fit_watermarks(
         raise ConfigError(
             f"[capacity] --max-kv-size {max_kv_size:,} is too small: the system prefix "
             f"({prefix:,}), {held} need "
-            f"{-(-need // PAGE_SIZE) * PAGE_SIZE:,}; raise it, or lower --max-pixels, "
-            "--chunk-seconds or --max-tokens"
+            f"{-(-need // PAGE_SIZE) * PAGE_SIZE:,}; raise it{advice.units}"
         )
     high = min(config.high_watermark, rest)
     low = min(config.low_watermark, high * config.low_watermark // config.high_watermark)
     fitted = replace(config, high_watermark=high, low_watermark=max(low, 1))
-    bound = bounded_capacity(fitted, prefix, largest_unit, reply)
+    bound = bounded_capacity(fitted, prefix, largest_unit, reply, advice)
     return fitted, replace(bound, rest=rest, tokens=pages * PAGE_SIZE, pages=pages)
 
 
@@ -139,6 +167,7 @@ def plan_capacity(
     largest_unit: int,
     reply: int,
     max_kv_size: int | None,
+    advice: Advice = ADVICE,
 ) -> tuple[RetentionConfig, Capacity]:
     """Watermarks and capacity of a stream.
 
@@ -148,6 +177,7 @@ def plan_capacity(
         prefix, largest_unit, reply: Tokens of the system prefix, of the largest unit beside it and
             of the longest reply with its closing.
         max_kv_size: Tokens that the pools may hold, which may lower the watermarks.
+        advice: For the messages.
 
     Raises:
         ConfigError: The numbers can't be met.
@@ -155,5 +185,5 @@ def plan_capacity(
     if not bounded:
         return config, unbounded_capacity(prefix, reply, max_kv_size)
     if max_kv_size is not None:
-        return fit_watermarks(config, prefix, largest_unit, reply, max_kv_size)
-    return config, bounded_capacity(config, prefix, largest_unit, reply)
+        return fit_watermarks(config, prefix, largest_unit, reply, max_kv_size, advice)
+    return config, bounded_capacity(config, prefix, largest_unit, reply, advice)

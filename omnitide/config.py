@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from omnitide.costs import Costs
 from omnitide.errors import ConfigError
 
 
@@ -166,8 +167,13 @@ class SamplingConfig:
             raise ConfigError(f"[sampling] min_p must be in [0, 1], got {self.min_p:g}")
 
 
-RULES = ("layout", "tiles", "span", "cost")
+RULES = ("cost", "tiles", "span", "layout")
 """Rules by which a migration is accepted; see `acceptance`."""
+
+SPAN_PAGES = 4
+"""Pages by which a move must shorten the span; the paper leaves the number open. With fewer, a
+suffix is packed at nearly every eviction; with many more, it reaches back to the prefix each time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,38 +181,44 @@ class MigrationConfig:
     """When a layout's migration runs.
 
     Attributes:
-        accept: "layout": whatever the layout proposes; "tiles":
-            fewer active pages or subblocks; "span": a span shorter by `span_pages`; "cost": the
-            attention time saved until the next eviction exceeds the copy time.
+        accept: "cost": the attention time saved until the next eviction exceeds the copy time;
+            "tiles": fewer active pages or subblocks; "span": a span shorter by `span_pages`;
+            "layout": whatever the layout proposes. None: the layout's own rule, which is "cost" for
+            all but the eager one.
         span_pages: Pages of the rule "span" and of the ordered-suffix layout.
         tile_cost_us, row_cost_us: For "cost": microseconds of attention over one subblock in all
             layers, and of copying one row in all layers. None: measured on the device.
     """
 
-    accept: str = "layout"
-    span_pages: int = 4
+    accept: str | None = None
+    span_pages: int = SPAN_PAGES
     tile_cost_us: float | None = None
     row_cost_us: float | None = None
 
     def __post_init__(self) -> None:
-        if self.accept not in RULES:
+        if self.accept is not None and self.accept not in RULES:
             raise ConfigError(
-                f"[migration] accept must be one of {', '.join(RULES)}; got {self.accept!r}"
+                f"[migration] --accept must be one of {', '.join(RULES)}; got {self.accept!r}"
             )
-        _at_least("migration", 1, span_pages=self.span_pages)
-        costs = {"tile_cost_us": self.tile_cost_us, "row_cost_us": self.row_cost_us}
-        _at_least("migration", 0, **costs)
-        given = [name for name, cost in costs.items() if cost is not None]
-        for name in given:
-            if costs[name] == float("inf"):
-                raise ConfigError(f"[migration] {name} must be finite")
-        if len(given) == 1:
+        if not self.span_pages >= 1:
+            raise ConfigError(f"[migration] --span-pages must be at least 1, got {self.span_pages}")
+        if (self.tile_cost_us is None) != (self.row_cost_us is None):
+            one, other = "--tile-cost-us", "--row-cost-us"
+            if self.tile_cost_us is None:
+                one, other = other, one
+            raise ConfigError(f"[migration] {one} needs the other cost beside it; give {other} too")
+        if self.costs is not None and self.accept not in (None, "cost"):
             raise ConfigError(
-                f"[migration] {given[0]} needs the other cost beside it; give both "
-                "--tile-cost-us and --row-cost-us, or neither"
+                f"[migration] costs are read by --accept cost, not {self.accept!r}; leave out "
+                "--tile-cost-us and --row-cost-us"
             )
-        if given and self.accept != "cost":
-            raise ConfigError(f"[migration] costs are read by --accept cost, not {self.accept!r}")
+
+    @property
+    def costs(self) -> Costs | None:
+        """The costs that were given, if any."""
+        if self.tile_cost_us is None or self.row_cost_us is None:
+            return None
+        return Costs(self.tile_cost_us, self.row_cost_us)
 
 
 def family_retention(defaults: FamilyDefaults, **given: int | float | None) -> RetentionConfig:

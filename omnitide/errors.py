@@ -45,3 +45,8 @@ class NumericsError(OmnitideError):
 
 class IntegrityError(AssertionError):
     """A page table and a history disagree. Always a bug of ours, never the user's."""
+
+
+def reason_of(error: Exception) -> str:
+    """Why the system refused something, in its words, without a path."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

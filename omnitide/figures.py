@@ -36,6 +36,7 @@ class Figures:
     def stats(self, cache: BoundedCache) -> SessionStats:
         """Figures as of now."""
         state, spec, backend = cache.state, cache.model.spec, cache.model.backend
+        costs = cache.acceptance.costs
         latencies = np.array(self._latencies or [0.0]) * 1e3
         p50, p95 = np.percentile(latencies, [50, 95])
         token = spec.kv_bytes_per_token(ITEMSIZES[backend.dtype])
@@ -60,4 +61,7 @@ class Figures:
             policy=cache.policy.name,
             high_watermark=cache.config.high_watermark,
             low_watermark=cache.config.low_watermark,
+            accept=cache.acceptance.name,
+            tile_cost_us=None if costs is None else costs.tile_us,
+            row_cost_us=None if costs is None else costs.row_us,
         )

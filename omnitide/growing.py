@@ -17,6 +17,10 @@ def append_rows(buffer: NDArray[Any], count: int, rows: NDArray[Any]) -> NDArray
     Returns:
         The buffer that now holds `count + len(rows)` rows.
     """
+    if rows.dtype.names:
+        # As plain bytes: record by record, field by field, takes twenty times as long.
+        plain = f"V{rows.dtype.itemsize}"
+        return append_rows(buffer.view(plain), count, rows.view(plain)).view(buffer.dtype)
     total = count + len(rows)
     if total > len(buffer):
         grown = np.empty((max(2 * total, 256), *buffer.shape[1:]), buffer.dtype)

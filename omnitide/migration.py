@@ -79,14 +79,6 @@ class MigrationPlan:
         if taken.any():
             raise ValueError(f"[migration] {int(taken.sum())} destinations hold live cells")
 
-    def summary(self) -> str:
-        """One line for people."""
-        return (
-            f"{self.rows_moved:,} rows: pages {self.before.active_pages} -> "
-            f"{self.after.active_pages}, subblocks {self.before.active_subblocks} -> "
-            f"{self.after.active_subblocks}"
-        )
-
 
 def simulate(table: PageTable, source: Slots, destination: Slots) -> MigrationPlan:
     """State what moves would bring, by making them on a copy of the table."""

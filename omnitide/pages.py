@@ -34,8 +34,8 @@ class PageClass(IntEnum):
     MIXED = 4  # layouts that don't sort by retention
 
 
-# Members looked up once: on Python 3.11 each look-up in the class costs as much as a small array.
-_FREE, _MIXED = PageClass.FREE, PageClass.MIXED
+# A plain number: to compare an array with a member of an enumeration takes five times as long.
+_FREE = int(PageClass.FREE)
 
 
 class PageTable:
@@ -80,7 +80,7 @@ class PageTable:
 
     def copy(self) -> PageTable:
         """An independent copy."""
-        other = PageTable(0)
+        other = PageTable.__new__(PageTable)
         other.live = self.live.copy()
         other.page_class = self.page_class.copy()
         other.cursors = dict(self.cursors)
@@ -114,7 +114,9 @@ class PageTable:
             return
         if self.live[slots].any():
             raise IntegrityError(f"[take] {int(self.live[slots].sum())} slots are live already")
-        self._occupy(slots, page_class)
+        self.live[slots] = True
+        pages = slots // PAGE_SIZE
+        self.page_class[pages[self.page_class[pages] == _FREE]] = int(page_class)
         self._drop_used_cursors()
 
     def release(self, slots: Slots) -> None:
@@ -154,13 +156,15 @@ class PageTable:
             return np.empty(0, np.int32)
         self.check_free(count)
         page, row = self.cursors.get((page_class, lane), (-1, PAGE_SIZE))
-        free_pages = np.flatnonzero(self.page_class == _FREE)
-        needed = -(-max(count - (PAGE_SIZE - row), 0) // PAGE_SIZE)
-        chosen = free_pages[:needed]
-        head = page * PAGE_SIZE + np.arange(row, min(PAGE_SIZE, row + count))
-        tail = (chosen[:, None] * PAGE_SIZE + np.arange(PAGE_SIZE)).reshape(-1)
-        slots = np.concatenate([head, tail])[:count].astype(np.int32)
-        self._occupy(slots, page_class)  # free by choice, and no other ring's next rows
+        first = page * PAGE_SIZE + row
+        slots = np.arange(first, first + min(count, PAGE_SIZE - row), dtype=np.int32)
+        if len(slots) < count:
+            needed = -(-(count - len(slots)) // PAGE_SIZE)
+            pages = (self.page_class == _FREE).nonzero()[0][:needed]
+            self.page_class[pages] = int(page_class)
+            rows = (pages[:, None] * PAGE_SIZE + np.arange(PAGE_SIZE)).reshape(-1)
+            slots = np.concatenate([slots, rows[: count - len(slots)]], dtype=np.int32)
+        self.live[slots] = True  # free by choice, and no other ring's next rows
         if len(slots):
             last = int(slots[-1])
             self.cursors[page_class, lane] = (last // PAGE_SIZE, last % PAGE_SIZE + 1)
@@ -181,7 +185,7 @@ class PageTable:
         self.check_free(count)
         free = np.flatnonzero(~self.live)
         classes = self.page_class[free // PAGE_SIZE]
-        rank = np.where(classes == page_class, 0, np.where(classes == _FREE, 1, 2))
+        rank = np.where(classes == int(page_class), 0, np.where(classes == _FREE, 1, 2))
         slots = free[np.argsort(rank, kind="stable")[:count]].astype(np.int32)
         self.take(slots, page_class)
         return slots
@@ -194,18 +198,16 @@ class PageTable:
         """
         self.check_free(count)
         slots = np.flatnonzero(~self.live)[:count].astype(np.int32)
-        self.take(slots, _MIXED)
+        self.take(slots, PageClass.MIXED)
         return slots
 
     def spare(self, page_class: PageClass) -> Slots:
         """Free slots of subblocks that are walked anyway, in pages of a class, rising."""
-        pages = np.flatnonzero(self.page_class == page_class)
-        blocks = self.live.reshape(-1, PAGE_SIZE)[pages].reshape(-1, SUBBLOCK_SIZE)
-        walked = _any(blocks.reshape(-1), SUBBLOCK_SIZE)
-        block, row = np.nonzero(~blocks & walked[:, None])
-        per_page = PAGE_SIZE // SUBBLOCK_SIZE
-        first = pages[block // per_page] * PAGE_SIZE + block % per_page * SUBBLOCK_SIZE
-        return (first + row).astype(np.int32)
+        pages = (self.page_class == int(page_class)).nonzero()[0]
+        live = self.live.reshape(-1, PAGE_SIZE)[pages].reshape(-1)
+        spare = (_any(live, SUBBLOCK_SIZE).repeat(SUBBLOCK_SIZE) & ~live).nonzero()[0]
+        slots: Slots = pages[spare // PAGE_SIZE] * PAGE_SIZE + spare % PAGE_SIZE
+        return slots.astype(np.int32)
 
     def move(self, source: Slots, destination: Slots) -> None:
         """Account for cells moved from `source` to `destination`, pairwise. Changes self.
@@ -246,11 +248,6 @@ class PageTable:
                     f"[pages] cursor of {page_class.name}, lane {lane}, is on a used row"
                 )
 
-    def _occupy(self, slots: Slots, page_class: PageClass) -> None:
-        self.live[slots] = True
-        pages = slots // PAGE_SIZE
-        self.page_class[pages[self.page_class[pages] == _FREE]] = page_class
-
     def _free_empty_pages(self) -> None:
         self.page_class[~_any(self.live, PAGE_SIZE)] = _FREE
         self._drop_used_cursors()
@@ -259,7 +256,7 @@ class PageTable:
         self.cursors = {
             ring: (page, row)
             for ring, (page, row) in self.cursors.items()
-            if self.page_class[page] == ring[0] and not self.rows(page)[row:].any()
+            if self.page_class.item(page) == ring[0] and not np.count_nonzero(self.rows(page)[row:])
         }
 
 

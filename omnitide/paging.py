@@ -57,7 +57,7 @@ def delete(history: History, table: PageTable, plan: RetentionPlan) -> tuple[His
     """
     table = table.copy()
     table.release(history.cells["slot"][~plan.keep])
-    return plan.apply(history), table
+    return plan.after, table
 
 
 def due_migration(

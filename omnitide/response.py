@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ class GenerationResponse:
     Attributes:
         text: Text that became whole with this token.
         token: Its id.
-        logprobs: Log-probabilities it was drawn from, float32, shape (vocab_size,), on the host.
+        read_logprobs: Gives `logprobs`; holds the logits on the device while the response lives.
         from_draft: Always False; there is no draft model.
         prompt_tokens: Tokens of the question.
         prompt_tps: Tokens a second of its prefill.
@@ -31,7 +32,7 @@ class GenerationResponse:
 
     text: str
     token: int
-    logprobs: NDArray[np.float32] = field(repr=False)
+    read_logprobs: Callable[[], NDArray[np.float32]] = field(repr=False)
     from_draft: bool
     prompt_tokens: int
     prompt_tps: float
@@ -43,6 +44,14 @@ class GenerationResponse:
     tokens_seen: int
     tokens_kept: int
     evictions: int
+
+    @property
+    def logprobs(self) -> NDArray[np.float32]:
+        """Log-probabilities that the token was drawn from, shape (vocab_size,), on the host.
+
+        Computed and copied from the device each time they are asked for.
+        """
+        return self.read_logprobs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,8 @@ class SessionStats:
     """Figures of a session; the keys of `omnitide generate --json` beside the replies.
 
     Latencies are of the latest updates (`figures.LATENCIES` of them). Bytes of the full history are
-    what K and V of all tokens seen would take.
+    what K and V of all tokens seen would take. `accept` is the rule of moves; its costs are None
+    until a plan had to be judged by them.
     """
 
     units: int
@@ -96,6 +106,9 @@ class SessionStats:
     policy: str
     high_watermark: int
     low_watermark: int
+    accept: str
+    tile_cost_us: float | None
+    row_cost_us: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

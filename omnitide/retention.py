@@ -1,7 +1,7 @@
 """Retention: what of a history is kept. A policy decides, a plan states.
 
 A policy reads structure (units, spans, roles), or, if it says so, the attention mass of each cell
-too, and returns a mask; everything that follows from the mask (ranges deleted, new positions) is
+too, and returns a mask; all that follows from the mask (the history that is left, its positions) is
 computed here, the same for every policy.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
 from typing import Protocol, cast
 
 import numpy as np
@@ -43,13 +42,11 @@ class RetentionPlan:
 
     Attributes:
         keep: Whether each cell of the history stays, shape (num_cells,).
-        change: Position change of each survivor (new minus old), int32, shape (num_kept, 3).
-        after: The history of the survivors, where the plan was made from one. Slots stay.
+        after: The history of the survivors, their positions laid out anew. Slots stay.
     """
 
     keep: Mask
-    change: NDArray[np.int32]
-    after: History | None = field(default=None, repr=False)
+    after: History = field(repr=False)
 
     @property
     def num_kept(self) -> int:
@@ -61,25 +58,15 @@ class RetentionPlan:
         """Cells that go."""
         return len(self.keep) - self.num_kept
 
-    @cached_property
-    def deleted_ranges(self) -> tuple[tuple[int, int], ...]:
-        """Half-open ranges of cell indices that go, in order."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], ~self.keep, [False]])))
-        return tuple((int(a), int(b)) for a, b in edges.reshape(-1, 2))
-
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, RetentionPlan)
             and np.array_equal(self.keep, other.keep)
-            and np.array_equal(self.change, other.change)
+            and np.array_equal(self.after.cells, other.after.cells)
         )
 
     def __hash__(self) -> int:
-        return hash((self.keep.tobytes(), self.change.tobytes()))
-
-    def apply(self, history: History) -> History:
-        """The history of the survivors; `history` is the one that the plan was made for."""
-        return history.keep(self.keep) if self.after is None else self.after
+        return hash(self.keep.tobytes())
 
     def validate(self, history: History) -> None:
         """Check the plan against the history it was made for.
@@ -90,15 +77,11 @@ class RetentionPlan:
         kept, deleted, cells = self.num_kept, self.num_deleted, len(history)
         if kept + deleted != cells:
             raise ValueError(f"[retention] kept {kept} + deleted {deleted} != {cells} cells")
-        if len(self.change) != kept:
-            raise ValueError(f"[retention] {len(self.change)} position changes for {kept} kept")
-        lost = _lost(history, self.keep)
+        if len(self.after) != kept:
+            raise ValueError(f"[retention] a history of {len(self.after)} cells for {kept} kept")
+        lost = int(np.count_nonzero(protected(history) & ~self.keep))
         if lost:
             raise ValueError(f"[retention] {lost} cells of the prefix or an open unit would go")
-
-    def summary(self) -> str:
-        """One line for people."""
-        return f"kept {self.num_kept:,}, deleted {self.num_deleted:,} of {len(self.keep):,} tokens"
 
 
 class RetentionPolicy(Protocol):
@@ -194,15 +177,6 @@ def make_plan(
             f"[retention] {policy.name} must return a boolean mask of {len(history)} cells, "
             f"got {keep.dtype} of shape {keep.shape}"
         )
-    after, change = history.cut(keep)
-    plan = RetentionPlan(keep, change, after)
+    plan = RetentionPlan(keep, history.keep(keep))
     plan.validate(history)
     return plan
-
-
-def _lost(history: History, keep: Mask) -> int:
-    """Protected cells that a mask drops."""
-    starts = history.unit_starts()
-    stops = np.append(starts[1:], len(history))
-    held = np.flatnonzero(protected_units(history))
-    return sum(int(np.count_nonzero(~keep[starts[i] : stops[i]])) for i in held)

@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from omnitide.backend import Array, Backend
 from omnitide.config import SamplingConfig
 from omnitide.errors import NumericsError
 
 Logits = NDArray[np.floating[Any]]
+
+NOT_NUMBERS = (
+    "[sampling] the logits must be numbers, the model gives NaN; try --dtype float32, or download "
+    "the checkpoint again"
+)
 
 
 class Sampler:
@@ -20,14 +26,23 @@ class Sampler:
         self.config = config
         self._random = np.random.default_rng(config.seed)
 
+    def choose(self, backend: Backend, logits: Array) -> int:
+        """The next token for logits (vocab_size,) of a backend. Call on the backend's thread.
+
+        The greedy choice is made on the device, and one number is read.
+        """
+        if self.config.temperature > 0:
+            return self(backend.to_numpy(backend.log_softmax(logits)))
+        token = backend.argmax(logits)
+        if token < 0:
+            raise NumericsError(NOT_NUMBERS)
+        return token
+
     def __call__(self, logprobs: Logits) -> int:
         """The next token for log-probabilities of shape (vocab_size,)."""
         config = self.config
         if np.isnan(logprobs).any():
-            raise NumericsError(
-                "[sampling] the logits must be numbers, the model gives NaN; try --dtype float32, "
-                "or download the checkpoint again"
-            )
+            raise NumericsError(NOT_NUMBERS)
         if config.temperature == 0:
             return int(np.argmax(logprobs))
         kept = np.array(logprobs, np.float64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class Session:
             policy: A name of `policies.POLICIES`.
             layout: A name of `layouts.LAYOUTS`.
             retention: Watermarks and budgets; the family's defaults if None.
-            migration: When the layout's migrations run; whenever it proposes one if None.
+            migration: When the layout's migrations run; by the layout's own rule if None.
             media: What chunks to expect, which bounds the largest media unit; the model's if None.
             system_prompt: System message; the family's default if None.
             max_tokens: Longest reply.
@@ -81,7 +82,8 @@ class Session:
         if max_kv_size is not None and max_kv_size < 1:
             raise ConfigError(f"[session] max_kv_size must be at least 1, got {max_kv_size}")
         check_servable(layout)
-        migration = migration or MigrationConfig()
+        self.migration = migration or MigrationConfig()
+        placer = make_layout(layout, self.migration.span_pages)
         self.model = model
         self.max_tokens = max_tokens
         self.max_kv_size = max_kv_size
@@ -107,10 +109,10 @@ class Session:
             BoundedCache,
             model,
             self._policy,
-            make_layout(layout, migration.span_pages),
+            placer,
             config,
             capacity,
-            make_acceptance(migration, config.high_watermark, self.costs),
+            make_acceptance(self.migration, placer.accept, config.high_watermark, self.costs),
         )
         self._run(self.cache.append, system)
 
@@ -211,8 +213,8 @@ class Session:
         seconds = 0.0
         for count in range(1, limit + 1):
             started = clock.perf_counter()
-            logprobs = self._run(self._log_probabilities, logits)
-            token = sampler(logprobs)
+            drawn_from = logits
+            token = self._run(sampler.choose, self.model.backend, logits)
             ends = token in self.model.eos_tokens
             last = ends or self._stop or count == limit
             logits = self._run(self._feed, unit, token, last)
@@ -224,7 +226,7 @@ class Session:
             yield GenerationResponse(
                 text=piece,
                 token=token,
-                logprobs=logprobs.astype(np.float32),
+                read_logprobs=partial(self._run, self._log_probabilities, drawn_from),
                 from_draft=False,
                 prompt_tokens=asked,
                 prompt_tps=prompt_tps,
@@ -240,9 +242,9 @@ class Session:
             if last:
                 return
 
-    def _log_probabilities(self, logits: Array) -> NDArray[Any]:
+    def _log_probabilities(self, logits: Array) -> NDArray[np.float32]:
         backend = self.model.backend
-        return backend.to_numpy(backend.log_softmax(logits))
+        return backend.to_numpy(backend.log_softmax(logits)).astype(np.float32)
 
     def _begin_reply(self, prompt: str) -> tuple[Array, int, int]:
         """Prefill a prompt and open the reply. Logits, tokens of the prompt, id of the reply."""

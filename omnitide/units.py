@@ -107,7 +107,7 @@ def span_ranks(cells: Cells) -> NDArray[np.int64]:
     """Place of each cell in its span as it now stands, from 0. Shape (num_cells,)."""
     starts = span_starts(cells)
     lengths = run_lengths(starts, len(cells))
-    return np.arange(len(cells)) - np.repeat(starts, lengths)
+    return np.arange(len(cells)) - starts.repeat(lengths)
 
 
 def spans_of(cells: Cells) -> tuple[Span, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import cupy as cp
 import numpy as np
 
 from omnitide.backend import Array
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.decode import DecodeAttention
 from omnitide.backends.cuda.device import Device
@@ -37,7 +37,7 @@ class Attention:
         self._plain = PlainAttention(compiler, processors)
         self._decode = DecodeAttention(compiler, processors)
         self._prefill = PrefillAttention(compiler, device.shared_memory, processors)
-        self._segments = SegmentAttention(compiler)
+        self._segments = SegmentAttention(compiler, device.shared_memory)
         # wgmma is of compute capability 9.0 alone.
         hopper = device.capability == (9, 0)
         self._hopper = HopperPrefill(compiler, processors) if hopper else None

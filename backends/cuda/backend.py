@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import cupy as cp
 import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Array, Matrix, Pools
 from omnitide.backends import checks
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.clock import timed
@@ -157,9 +157,14 @@ class CudaBackend:
         """Exact GELU, in float32."""
         return self._elementwise.gelu(cp.ascontiguousarray(x))
 
+    def argmax(self, logits: Array) -> int:
+        """Index of the greatest; one number is read."""
+        checks.check_logits("argmax", logits)
+        return int(self._sampling.argmax(cp.ascontiguousarray(logits)).item())
+
     def log_softmax(self, logits: Array) -> Array:
         """Log-probabilities, float32."""
-        checks.check_shape("log_softmax", "logits", logits, None)
+        checks.check_logits("log_softmax", logits)
         return self._sampling.log_softmax(cp.ascontiguousarray(logits))
 
     def rotate(self, x: Array, cos: ArrayLike, sin: ArrayLike) -> Array:

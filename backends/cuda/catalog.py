@@ -9,6 +9,7 @@ from __future__ import annotations
 from omnitide.backends.cuda import (
     cache_writes,
     clock,
+    decode,
     elementwise,
     matvec,
     norms,
@@ -23,6 +24,7 @@ from omnitide.backends.cuda.instances import Instance
 HOST_MODULES = (
     cache_writes,
     clock,
+    decode,
     elementwise,
     matvec,
     norms,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import cupy as cp
-
 from omnitide.backend import Array, Matrix
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.blas import Blas
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.elementwise import Elementwise

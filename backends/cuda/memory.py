@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import cupy as cp
-
+from omnitide.backends.cuda.arrays import cp
 from omnitide.errors import BackendError
 
 WHAT_TO_DO = (

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cupy as cp
 import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.backend import Array, Pools
+from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.device_step import DeviceStep

@@ -27,8 +27,15 @@ SEEN_BYTES = 16
 MOST_ROOM = 512
 """Most subblocks that a block lists at once; twice as many bring nothing."""
 
-FEWEST_TILES = 2
-"""Tiles that a group of warps should get at least before the list is split further."""
+LEAST_ROOM = 64
+"""Fewest that are worth a shape."""
+
+MOST_PARTS = 16
+"""Most parts of the list: merging more costs what they save."""
+
+START_TILES = 4
+MERGE_TILES = 2
+"""What a block costs beside its tiles, and what more where parts are merged, in tiles' times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +73,13 @@ class Shape:
 
 
 LARGE = Shape(warps=4, fragments=2, groups=2, stages=2)
-"""For chips with more than 160 KB of shared memory: each K and V fragment read serves 32 rows."""
+"""For chips with 163 KB of shared memory and more: a K or V fragment, once read, serves 32 rows."""
+
+FEW = Shape(warps=4, fragments=1, groups=2, stages=2)
+"""For the same chips and so few queries that larger blocks would leave most of the chip idle."""
 
 SMALL = Shape(warps=8, fragments=1, groups=1, stages=2)
-"""For all others: 99 KB are enough for every head_dim."""
+"""For all other chips: 99 KB are enough for every head_dim."""
 
 
 class PrefillAttention:
@@ -108,7 +118,7 @@ class PrefillAttention:
         out = cp.empty_like(q)
         if num_queries == 0:
             return out
-        shape = self._shape(head_dim)
+        shape = self._shape(head_dim, num_rows, num_kv_heads)
         blocks = math.ceil(num_rows / shape.rows)
         num_parts = self._num_parts(shape, blocks * num_kv_heads, step.max_tiles)
         parts = cp.empty(0, np.float32)
@@ -162,15 +172,23 @@ class PrefillAttention:
             )
         return out
 
-    def _shape(self, head_dim: int) -> Shape:
-        """The largest shape that the chip has shared memory for."""
-        return LARGE if LARGE.shared(head_dim) + SEEN_BYTES * 64 <= self._shared_limit else SMALL
+    def _shape(self, head_dim: int, num_rows: int, num_kv_heads: int) -> Shape:
+        """What serves so many rows of each KV head best."""
+        if LARGE.shared(head_dim) + SEEN_BYTES * LEAST_ROOM > self._shared_limit:
+            return SMALL
+        blocks = math.ceil(num_rows / FEW.rows) * num_kv_heads
+        return FEW if 3 * blocks <= self._multiprocessors else LARGE
 
     def _num_parts(self, shape: Shape, blocks: int, max_tiles: int) -> int:
-        """How many parts of the list fill the chip, each with enough tiles to pay."""
+        """How many parts of the list take least time: waves of blocks, times a block's time."""
         pairs = math.ceil(max_tiles / 2)
-        most = pairs // (shape.groups * FEWEST_TILES)
-        return max(1, min(self._multiprocessors // blocks, most))
+
+        def time(num_parts: int) -> int:
+            waves = math.ceil(blocks * num_parts / self._multiprocessors)
+            tiles = math.ceil(pairs / (num_parts * shape.groups))
+            return waves * (tiles + START_TILES + (MERGE_TILES if num_parts > 1 else 0))
+
+        return min(range(1, MOST_PARTS + 1), key=time)
 
 
 def attention_instance(dtype: str, head_dim: int, shape: Shape) -> Instance:
@@ -190,6 +208,6 @@ def instances() -> tuple[Instance, ...]:
     made: list[Instance] = []
     for dtype in DTYPES:
         for head_dim in HEAD_DIMS:
-            made += [attention_instance(dtype, head_dim, shape) for shape in (LARGE, SMALL)]
+            made += [attention_instance(dtype, head_dim, shape) for shape in (LARGE, FEW, SMALL)]
             made.append(merge_instance(dtype, head_dim))
     return tuple(made)

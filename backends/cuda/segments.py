@@ -14,7 +14,8 @@ from omnitide.backends.cuda.instances import C_TYPES, Instance
 from omnitide.backends.cuda.tiles import CELLS, row_bytes
 
 DTYPES = ("float16", "bfloat16")
-HEAD_DIMS = (64, 72, 80, 96, 128)
+ENCODER_DIMS = (64, 72, 80)
+OTHER_DIMS = (96, 128)
 
 MOST_KEPT = 64
 """Lists of work that are kept: an encoder asks for the same one in every layer."""
@@ -49,16 +50,34 @@ class Shape:
 SHORT = Shape(warps=4, fragments=1, stages=1, blocks=4)
 """For segments of one tile: memory is what counts, so many blocks at once."""
 
-LONG = Shape(warps=4, fragments=2, stages=2, blocks=1)
-"""For all others."""
+MIDDLE = Shape(warps=4, fragments=1, stages=2, blocks=3)
+"""For segments of two tiles."""
+
+LONG = (
+    Shape(warps=4, fragments=2, stages=3, blocks=1),
+    Shape(warps=4, fragments=2, stages=2, blocks=1),
+)
+"""For longer ones, where a multiprocessor has room for two such blocks, best first."""
+
+PLAIN = Shape(warps=8, fragments=1, stages=2, blocks=1)
+"""For longer ones elsewhere, and for all segments of head_dims that no encoder has so far."""
+
+RESERVED = 1024
+"""Bytes of shared memory that a block takes beside its own."""
 
 
 class SegmentAttention:
     """Block-diagonal attention without a mask."""
 
-    def __init__(self, compiler: Compiler) -> None:
-        """Compiles nothing yet; `compiler` holds the device's kernels."""
+    def __init__(self, compiler: Compiler, shared_limit: int) -> None:
+        """Compiles nothing yet.
+
+        Args:
+            compiler: The device's kernels.
+            shared_limit: Most bytes of shared memory of a block.
+        """
         self._compiler = compiler
+        self._shared_limit = shared_limit
         self._work: dict[tuple[tuple[int, ...], int], Array] = {}
 
     def __call__(
@@ -79,7 +98,7 @@ class SegmentAttention:
         longest = max(lengths, default=0)
         if longest == 0:
             return out
-        shape = SHORT if longest <= CELLS else LONG
+        shape = self._shape(head_dim, longest)
         work = self._items(lengths, shape.rows)
         self._compiler(instance(q.dtype.name, head_dim, shape))(
             (len(work), num_heads),
@@ -96,6 +115,18 @@ class SegmentAttention:
             shared=shape.shared(head_dim),
         )
         return out
+
+    def _shape(self, head_dim: int, longest: int) -> Shape:
+        """What serves segments of up to so many tokens best."""
+        if head_dim not in ENCODER_DIMS:
+            return PLAIN
+        if longest <= CELLS:
+            return SHORT
+        if longest <= 2 * CELLS:
+            return MIDDLE
+        room = self._shared_limit + RESERVED
+        twice = (shape for shape in LONG if 2 * (shape.shared(head_dim) + RESERVED) <= room)
+        return next(twice, PLAIN)
 
     def _items(self, lengths: tuple[int, ...], rows: int) -> Array:
         """What each block does, int32, shape (num_items, 3); long segments first."""
@@ -129,9 +160,6 @@ def instance(dtype: str, head_dim: int, shape: Shape) -> Instance:
 
 def instances() -> tuple[Instance, ...]:
     """Every instance that `SegmentAttention` can launch."""
-    return tuple(
-        instance(dtype, head_dim, shape)
-        for dtype in DTYPES
-        for head_dim in HEAD_DIMS
-        for shape in (SHORT, LONG)
-    )
+    shapes = [(d, s) for d in ENCODER_DIMS for s in (SHORT, MIDDLE, *LONG, PLAIN)]
+    shapes += [(head_dim, PLAIN) for head_dim in OTHER_DIMS]
+    return tuple(instance(dtype, *shape) for dtype in DTYPES for shape in shapes)

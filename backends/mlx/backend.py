@@ -132,9 +132,15 @@ class MlxBackend(Composed):
         wide = x.astype(mx.float32)
         return (0.5 * wide * (1 + mx.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
+    def argmax(self, logits: Array) -> int:
+        """Index of the greatest; MLX takes the first of equals."""
+        checks.check_logits("argmax", logits)
+        best = mx.where(mx.isnan(logits).any(), -1, mx.argmax(logits).astype(mx.int32))
+        return int(best.item())
+
     def log_softmax(self, logits: Array) -> Array:
         """Log-probabilities, float32."""
-        checks.check_shape("log_softmax", "logits", logits, None)
+        checks.check_logits("log_softmax", logits)
         wide = logits.astype(mx.float32)
         return wide - mx.logsumexp(wide)
 

@@ -119,9 +119,14 @@ class ReferenceBackend(Composed):
         """Exact GELU."""
         return gelu.gelu(x)
 
+    def argmax(self, logits: Floats) -> int:
+        """Index of the greatest; NumPy takes the first of equals."""
+        checks.check_logits("argmax", logits)
+        return -1 if np.isnan(logits).any() else int(logits.argmax())
+
     def log_softmax(self, logits: Floats) -> Floats:
         """Log-probabilities."""
-        checks.check_shape("log_softmax", "logits", logits, None)
+        checks.check_logits("log_softmax", logits)
         shifted = logits - logits.max()
         out: Floats = shifted - np.log(np.exp(shifted).sum())
         return out

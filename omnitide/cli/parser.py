@@ -10,6 +10,7 @@ from typing import Any
 from omnitide import __version__
 from omnitide.backends import BACKENDS
 from omnitide.cli.bench_options import add_bench
+from omnitide.cli.migration import add_migration
 from omnitide.cli.options import (
     Parser,
     choice,
@@ -21,25 +22,19 @@ from omnitide.cli.options import (
     text,
     texts,
 )
-from omnitide.config import (
-    RULES,
-    MediaOptions,
-    MigrationConfig,
-    RetentionConfig,
-    SamplingConfig,
-)
+from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.costs import NOMINAL
 from omnitide.errors import ConfigError
 from omnitide.follow import DEFAULT_PROMPT
 from omnitide.layouts import LAYOUTS
 from omnitide.loading import load
 from omnitide.policies import POLICIES
 from omnitide.session import Session
-from omnitide.simulation.costs import Costs
 from omnitide.simulation.shapes import DEFAULT_SHAPE, SHAPES
+from omnitide.simulation.stream import MOST_UNITS
 
 _MEDIA, _SAMPLING = MediaOptions(), SamplingConfig()
-_KEPT, _MOVED = RetentionConfig(), MigrationConfig()
-_COSTS = Costs()
+_KEPT = RetentionConfig()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -123,7 +118,7 @@ def _add_history(group: Any) -> None:
     choice(group, tuple(POLICIES), policy, "what is kept", "--policy")
     served = tuple(name for name, made in LAYOUTS.items() if not made.simulated)
     choice(group, served, layout, "where it lies", "--layout")
-    _add_migration(group)
+    add_migration(group, "measured", "measured")
     _add_kept(group)
 
 
@@ -154,20 +149,6 @@ def _add_kept(group: Any) -> None:
         "most tokens in memory; lowers the watermarks to fit (default: none)",
         "--max-kv-size",
     )
-
-
-def _add_rule(group: Any) -> None:
-    when = "when rows are moved: as the layout proposes, or only for"
-    choice(group, RULES, _MOVED.accept, when, "--accept")
-    pages = "pages that --accept span and the suffix layout save"
-    number(group, _MOVED.span_pages, pages, "--span-pages")
-
-
-def _add_migration(group: Any) -> None:
-    _add_rule(group)
-    for flag, of in (("--tile-cost-us", "attention over a subblock"), ("--row-cost-us", "a copy")):
-        help = f"microseconds of {of}, for --accept cost (default: measured)"
-        group.add_argument(flag, metavar="US", type=float, help=help)
 
 
 def _add_media(group: Any) -> None:
@@ -234,8 +215,11 @@ def _add_simulate(commands: Any) -> None:
         "follow a stream that omnitide generate --trace recorded, under its policy and layout",
         "--trace",
     )
-    number_or_none(parser, "units of the stream (default: 400, or all of a trace)", "--units")
-    number(parser, 0, "of the shape's random numbers", "--seed")
+    units = (
+        f"units of the stream, of a shape at most {MOST_UNITS:,} (default: 400, or all of a trace)"
+    )
+    number_or_none(parser, units, "--units")
+    number_or_none(parser, "of the shape's random numbers (default: 0)", "--seed")
     choices(parser, tuple(POLICIES), policy, "what is kept", "--policy")
     choices(parser, tuple(LAYOUTS), layout, "where it lies", "--layout")
     switch(
@@ -247,10 +231,8 @@ def _add_simulate(commands: Any) -> None:
     switch(parser, "print a JSON list with an object for each row", "--json")
     _add_kept(parser.add_argument_group("history"))
     moves = parser.add_argument_group("migration")
-    _add_rule(moves)
-    tile, row = "microseconds to read a subblock in all layers", "microseconds to move a row in all"
-    number(moves, _COSTS.tile_us, tile, "--tile-cost-us")
-    number(moves, _COSTS.row_us, row, "--row-cost-us")
+    tile, row = (f"{cost:g}, or a trace's" for cost in (NOMINAL.tile_us, NOMINAL.row_us))
+    add_migration(moves, tile, row)
 
 
 def _default(function: Any, name: str) -> Any:

@@ -54,6 +54,11 @@ def _rows(stats: SessionStats, trained: bool) -> Iterator[tuple[str, str]]:
         f"capacity {stats.capacity_tokens:,}",
     )
     yield "evictions", f"{stats.evictions:,}, {stats.rows_moved:,} rows moved"
+    if stats.tile_cost_us is not None and stats.row_cost_us is not None:
+        yield (
+            "moves judged at",
+            f"{stats.tile_cost_us:.3g} us a subblock, {stats.row_cost_us:.3g} us a row",
+        )
     yield (
         "pages",
         f"{stats.active_pages:,} active, {stats.active_subblocks:,} subblocks, "

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from omnitide.cli.migration import read_migration
 from omnitide.config import (
     DEFAULTS,
     FamilyDefaults,
@@ -108,9 +109,7 @@ def read_request(options: argparse.Namespace) -> Request:
         kept={name: value for name, value in given.items() if value is not None},
         policy=options.policy,
         layout=options.layout,
-        migration=MigrationConfig(
-            options.accept, options.span_pages, options.tile_cost_us, options.row_cost_us
-        ),
+        migration=read_migration(options, options.layout),
         max_kv_size=options.max_kv_size,
         backend=options.backend,
         dtype=options.dtype,

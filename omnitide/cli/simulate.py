@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,13 +16,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from omnitide.cli import FAILED
+from omnitide.cli.migration import read_costs, read_rule
 from omnitide.cli.request import RETENTION_OPTIONS
-from omnitide.cli.terminal import PlainConsole, printable, write_words
+from omnitide.cli.terminal import PlainConsole, printable, say, write_words
 from omnitide.config import DEFAULTS, MigrationConfig, RetentionConfig, family_retention
-from omnitide.errors import ConfigError
+from omnitide.costs import NOMINAL, Costs
+from omnitide.errors import CapacityError, ConfigError
 from omnitide.layouts import LAYOUTS
 from omnitide.policies import POLICIES
-from omnitide.simulation.costs import Costs
 from omnitide.simulation.result import SimulationResult, Timeline
 from omnitide.simulation.shapes import DEFAULT_SHAPE, make_shape
 from omnitide.simulation.simulator import needs_model, simulate
@@ -39,16 +42,33 @@ class Plan:
     Attributes:
         stream: Units.
         choices: Policies and layouts, one row each.
+        left_out: Policies that `--compare` would show, but a simulation can't.
         config: Watermarks and budgets.
         max_kv_size, costs, migration: As in `simulate`.
     """
 
     stream: Stream
     choices: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...]
     config: RetentionConfig
     max_kv_size: int | None
     costs: Costs
     migration: MigrationConfig
+
+
+@dataclass(slots=True)
+class Rows:
+    """What came out.
+
+    Attributes:
+        results: Of the rows that could be simulated to their end.
+        timelines: Of the same rows, if they are drawn.
+        failures: Of the others, which and why.
+    """
+
+    results: list[SimulationResult] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -59,20 +79,29 @@ def run_simulate(options: argparse.Namespace) -> int:
         TraceError: The trace can't be read.
         CapacityError: A unit does not fit.
     """
-    picture = None
-    if options.plot is not None:
-        from omnitide.simulation.picture import Picture  # needs matplotlib
+    with _open_picture(options.plot) as picture:
+        plan = read_plan(options)
+        rows = _simulate_all(plan, PlainConsole(stderr=True), picture is not None)
+        if rows.results:
+            if picture is not None:
+                picture.save(rows.results, rows.timelines)
+            if options.json:
+                found = [result.as_dict() for result in rows.results]
+                write_words(json.dumps(found, indent=2, allow_nan=False) + "\n")
+            else:
+                _show(PlainConsole(stderr=False), plan, rows.results)
+    for failure in rows.failures:
+        say("error", failure)
+    return FAILED if rows.failures else 0
 
-        picture = Picture(options.plot)
-    plan = read_plan(options)
-    results, timelines = _simulate_all(plan, PlainConsole(stderr=True), picture is not None)
-    if options.json:
-        write_words(json.dumps([r.as_dict() for r in results], indent=2, allow_nan=False) + "\n")
-    else:
-        _show(PlainConsole(stderr=False), plan, results)
-    if picture is not None:
-        picture.save(results, timelines)
-    return 0
+
+def _open_picture(path: str | None) -> Any:
+    """The picture to draw, as a context; None in it if there is none."""
+    if path is None:
+        return nullcontext()
+    from omnitide.simulation.picture import Picture  # needs matplotlib
+
+    return Picture(path)
 
 
 def read_plan(options: argparse.Namespace) -> Plan:
@@ -81,46 +110,60 @@ def read_plan(options: argparse.Namespace) -> Plan:
     Raises:
         ConfigError, TraceError: See `run_simulate`.
     """
-    if options.trace is not None and options.shape is not None:
-        raise ConfigError("[simulate] give --shape or --trace, not both")
     given = {name: getattr(options, name) for name in RETENTION_OPTIONS}
+    migration, costs = None, NOMINAL
     if options.trace is None:
         stream = shape_stream(
             make_shape(options.shape or DEFAULT_SHAPE),
             UNITS if options.units is None else options.units,
-            options.seed,
+            options.seed or 0,
         )
         config = family_retention(DEFAULTS, **given)
         policy, layout, size = options.default_policy, options.default_layout, options.max_kv_size
     else:
+        for option, value in (("--shape", options.shape), ("--seed", options.seed)):
+            if value is not None:
+                raise ConfigError(
+                    f"[simulate] give {option} or --trace, not both: a trace holds its units; "
+                    f"leave out {option}"
+                )
         trace = Trace(options.trace)
         stream = _first(trace.stream(), options.units)
         header = trace.header
         config = _changed(header.retention, given)
         policy, layout = header.policy, header.layout
         size = header.max_kv_size if options.max_kv_size is None else options.max_kv_size
+        migration, costs = header.migration, header.migration.costs or NOMINAL
     if size is not None and size < 1:
         raise ConfigError(f"[simulate] --max-kv-size must be at least 1, got {size}")
+    choices, left_out = _choices(options, policy, layout)
     return Plan(
         stream,
-        _choices(options, policy, layout),
+        choices,
+        left_out,
         config,
         size,
-        Costs(options.tile_cost_us, options.row_cost_us),
-        MigrationConfig(options.accept, options.span_pages),
+        read_costs(options, costs),
+        read_rule("simulate", options, [layout for _, layout in choices], migration),
     )
 
 
-def _choices(options: argparse.Namespace, policy: str, layout: str) -> tuple[tuple[str, str], ...]:
-    """Policies by layouts. To compare widens what was not given: layouts first."""
-    policies, layouts = list(options.policy), list(options.layout)
+def _choices(
+    options: argparse.Namespace, policy: str, layout: str
+) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Policies by layouts, and what is left out. To compare widens what was not given.
+
+    Layouts are widened first.
+    """
+    policies, layouts, left_out = list(options.policy), list(options.layout), []
     if options.compare:
         if not layouts:
             layouts = list(LAYOUTS)
         elif not policies:
             policies = [name for name in POLICIES if not needs_model(name)]
+            left_out = [name for name in POLICIES if needs_model(name)]
     pairs = [(p, q) for p in policies or [policy] for q in layouts or [layout]]
-    return tuple(dict.fromkeys(pairs))
+    return tuple(dict.fromkeys(pairs)), tuple(left_out)
 
 
 def _changed(recorded: RetentionConfig, given: dict[str, Any]) -> RetentionConfig:
@@ -138,10 +181,9 @@ def _first(stream: Stream, count: int | None) -> Stream:
     return replace(stream, units=lambda: islice(stream.units(), count + 1))
 
 
-def _simulate_all(
-    plan: Plan, screen: Console, drawn: bool
-) -> tuple[list[SimulationResult], list[Timeline]]:
-    results, timelines = [], []
+def _simulate_all(plan: Plan, screen: Console, drawn: bool) -> Rows:
+    """Every row. One that does not fit leaves the others be, unless it is the only one."""
+    rows = Rows()
     with Progress(
         BarColumn(bar_width=20),
         TextColumn("{task.description}", markup=False),
@@ -152,21 +194,27 @@ def _simulate_all(
         for policy, layout in plan.choices:
             task = progress.add_task(f"{policy}, {layout}", total=plan.stream.count)
             timeline = Timeline() if drawn else None
-            result = simulate(
-                plan.stream,
-                policy,
-                layout,
-                plan.config,
-                max_kv_size=plan.max_kv_size,
-                costs=plan.costs,
-                migration=plan.migration,
-                timeline=timeline,
-                progress=partial(_advance, progress, task),
-            )
-            results.append(result)
+            try:
+                result = simulate(
+                    plan.stream,
+                    policy,
+                    layout,
+                    plan.config,
+                    max_kv_size=plan.max_kv_size,
+                    costs=plan.costs,
+                    migration=plan.migration,
+                    timeline=timeline,
+                    progress=partial(_advance, progress, task),
+                )
+            except (CapacityError, ConfigError) as error:
+                if len(plan.choices) == 1:
+                    raise
+                rows.failures.append(f"{policy}, {layout}: {error}")
+                continue
+            rows.results.append(result)
             if timeline is not None:
-                timelines.append(timeline)
-    return results, timelines
+                rows.timelines.append(timeline)
+    return rows
 
 
 def _advance(progress: Progress, task: TaskID, done: int) -> None:
@@ -181,6 +229,8 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("slots walked a cell", "active_subblock_ratio"),
     ("physical span", "physical_span"),
     ("peak span", "peak_span"),
+    ("pages of memory, peak", "peak_memory_pages"),
+    ("moves accepted by", "accept"),
     ("rows moved", "rows_moved"),
     ("  as a share of eager's", "rows_moved_share_of_eager"),
     ("evictions", "evictions"),
@@ -196,12 +246,11 @@ LABELS, COLUMN = 25, 14
 
 def _show(console: Console, plan: Plan, results: Sequence[SimulationResult]) -> None:
     first = results[0]
+    title = f"{first.shape}: {first.units:,} units, {first.tokens_seen:,} tokens"
     # Those of a policy that heeds them, where there is one: --max-kv-size may have lowered them.
-    cut = next((r for r in results if POLICIES[r.policy].bounded), first)
-    title = (
-        f"{first.shape}: {first.units:,} units, {first.tokens_seen:,} tokens; watermarks "
-        f"{cut.high_watermark:,} and {cut.low_watermark:,}"
-    )
+    cut = next((r for r in results if r.high_watermark is not None), None)
+    if cut is not None:
+        title += f"; watermarks {cut.high_watermark:,} and {cut.low_watermark:,}"
     console.print(Text(printable(title)), soft_wrap=True)
     at_once = max((console.width - LABELS) // COLUMN, 1)
     for start in range(0, len(results), at_once):
@@ -214,6 +263,12 @@ def _show(console: Console, plan: Plan, results: Sequence[SimulationResult]) -> 
         f"{plan.costs.row_us:g} us a row, all layers together.",
         soft_wrap=True,
     )
+    for policy in plan.left_out:
+        console.print(
+            f"{policy} is left out: it decides by the attention of a model, which a simulation has "
+            "not; measure\nit with omnitide generate.",
+            soft_wrap=True,
+        )
 
 
 def _table(results: Sequence[SimulationResult]) -> Table:
@@ -223,17 +278,21 @@ def _table(results: Sequence[SimulationResult]) -> Table:
         grid.add_column(justify="right")
     grid.add_row("policy", *(result.policy for result in results))
     grid.add_row("layout", *(result.layout for result in results))
-    for label, field in ROWS:
-        grid.add_row(label, *(_cell(result, field) for result in results))
+    for label, name in ROWS:
+        grid.add_row(label, *(_cell(result, name) for result in results))
     return grid
 
 
-def _cell(result: SimulationResult, field: str) -> str:
-    value = getattr(result, field)
-    if field == "rows_moved_share_of_eager":
+def _cell(result: SimulationResult, name: str) -> str:
+    value = getattr(result, name)
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if name == "rows_moved_share_of_eager":
         return f"{value:.1%}"
-    if field.endswith("_ratio"):
+    if name.endswith("_ratio"):
         return f"{value:.3f}"
-    if field == "plan_ms_p50":
+    if name == "plan_ms_p50":
         return f"{value:.2f}"
     return f"{value:,.0f}"

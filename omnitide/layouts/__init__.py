@@ -5,8 +5,9 @@ To add one: write it, name it here, add it to the tests.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
+from omnitide.config import SPAN_PAGES
 from omnitide.errors import ConfigError
 from omnitide.history import History
 from omnitide.layouts.contiguous import Contiguous
@@ -15,7 +16,7 @@ from omnitide.layouts.native import Native
 from omnitide.layouts.paged import Paged
 from omnitide.layouts.paper import Paper
 from omnitide.layouts.predictive import Predictive
-from omnitide.layouts.suffix import SPAN_PAGES, Suffix
+from omnitide.layouts.suffix import Suffix
 from omnitide.migration import MigrationPlan
 from omnitide.pages import PageTable, Slots
 from omnitide.retention import Fates
@@ -27,6 +28,7 @@ class Layout(Protocol):
 
     name: str
     simulated: bool  # for comparison only: holes are lost to it, so no bounded pool can serve it
+    accept: str | None  # the rule for its moves unless another is chosen; None: it makes none
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Take slots for the cells of a new unit. Changes `table`.
@@ -47,6 +49,21 @@ class Layout(Protocol):
     def settle(self, table: PageTable, history: History) -> None:
         """Re-class pages after an eviction and its migration. Changes `table`."""
         ...
+
+
+class Committing(Layout, Protocol):
+    """A layout for comparison that commits memory as it needs it, where others have a pool."""
+
+    def committed_pages(self, table: PageTable) -> int:
+        """Pages of physical memory that the table takes."""
+        ...
+
+
+def committed_pages(layout: Layout, table: PageTable) -> int:
+    """Pages of physical memory behind a table: the whole pool, unless the layout commits less."""
+    if hasattr(layout, "committed_pages"):
+        return cast(Committing, layout).committed_pages(table)
+    return table.num_pages
 
 
 LAYOUTS: dict[str, type[Layout]] = {

@@ -28,6 +28,7 @@ class Contiguous:
 
     name = "contiguous"
     simulated = True
+    accept: str | None = None
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """The slots behind the highest live one.
@@ -53,8 +54,7 @@ class Contiguous:
     def settle(self, table: PageTable, history: History) -> None:
         """Pages have no class here."""
 
-
-def committed_pages(table: PageTable) -> int:
-    """Pages of physical memory behind the span: whole chunks up to its end."""
-    chunk = CHUNK_PAGES * PAGE_SIZE
-    return -(-table.physical_span // chunk) * CHUNK_PAGES
+    def committed_pages(self, table: PageTable) -> int:
+        """Pages of physical memory behind the span: whole chunks up to its end."""
+        chunk = CHUNK_PAGES * PAGE_SIZE
+        return -(-table.physical_span // chunk) * CHUNK_PAGES

@@ -1,6 +1,7 @@
 """Eager layout: after each eviction all live cells are packed into a contiguous prefix.
 
-The paper's yardstick (sections 6 and 7.1): the smallest footprint there is, for the most copies.
+The paper's yardstick (sections 6 and 7.1): the smallest footprint there is, for the most copies. So
+its moves run whatever they cost, unless a rule is asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Eager:
 
     name = "eager"
     simulated = False
+    accept: str | None = "layout"
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """The lowest free slots."""

@@ -14,6 +14,7 @@ class Native:
 
     name = "native"
     simulated = False
+    accept: str | None = None
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """The lowest free slots."""

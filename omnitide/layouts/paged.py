@@ -20,6 +20,7 @@ class Paged:
 
     name = "paged"
     simulated = True
+    accept: str | None = None
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Rows behind the last cell of the stream, then the lowest free pages.
@@ -40,3 +41,7 @@ class Paged:
 
     def settle(self, table: PageTable, history: History) -> None:
         """Pages have no class here."""
+
+    def committed_pages(self, table: PageTable) -> int:
+        """Pages of physical memory: those that hold a cell."""
+        return table.active_pages

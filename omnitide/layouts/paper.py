@@ -20,6 +20,7 @@ class Paper:
 
     name = "paper"
     simulated = False
+    accept: str | None = "cost"
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Empty slots of recent-context pages, then free pages."""

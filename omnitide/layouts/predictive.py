@@ -20,7 +20,11 @@ from omnitide.units import UnitKind
 FEW = 24
 """Strays are gathered from subblocks that hold at most this many cells."""
 
+# Looked up once: on Python 3.11 a look-up in an enumeration costs as much as a small array.
 _LEAVES, _STAYS, _LASTS, _MAY_STAY = (int(fate) for fate in Fate)
+_SYSTEM = UnitKind.SYSTEM
+_MUST_KEEP, _SELECTED = PageClass.MUST_KEEP, PageClass.SELECTED_HISTORY
+_RECENT = PageClass.RECENT_CONTEXT
 
 
 class Predictive:
@@ -33,12 +37,13 @@ class Predictive:
 
     name = "predictive"
     simulated = False
+    accept: str | None = "cost"
     slack = 1.25
 
     def place(self, table: PageTable, survivors: Fates, kind: UnitKind) -> Slots:
         """Expected survivors into selected-history, the rest into recent-context."""
-        if kind == UnitKind.SYSTEM:
-            return table.holes(len(survivors), PageClass.MUST_KEEP)
+        if kind == _SYSTEM:
+            return table.holes(len(survivors), _MUST_KEEP)
         # Checked for all rings at once: nothing is taken unless all fits.
         table.check_free(len(survivors))
         slots = np.empty(len(survivors), np.int32)
@@ -46,18 +51,18 @@ class Predictive:
             (survivors == fate).nonzero()[0] for fate in (_LASTS, _STAYS, _MAY_STAY, _LEAVES)
         )
         if len(lasting):
-            slots[lasting] = table.holes(len(lasting), PageClass.MUST_KEEP)
+            slots[lasting] = table.holes(len(lasting), _MUST_KEEP)
         if len(staying):
-            spare = table.spare(PageClass.MUST_KEEP)[: len(staying)]
+            spare = table.spare(_MUST_KEEP)[: len(staying)]
             if len(spare):
-                table.take(spare, PageClass.MUST_KEEP)
+                table.take(spare, _MUST_KEEP)
                 slots[staying[: len(spare)]] = spare
             rest = staying[len(spare) :]
-            slots[rest] = table.ring(len(rest), PageClass.SELECTED_HISTORY)
+            slots[rest] = table.ring(len(rest), _SELECTED)
         if len(maybe):
-            slots[maybe] = table.ring(len(maybe), PageClass.SELECTED_HISTORY, 1)
+            slots[maybe] = table.ring(len(maybe), _SELECTED, 1)
         if len(leaving):
-            slots[leaving] = table.ring(len(leaving), PageClass.RECENT_CONTEXT)
+            slots[leaving] = table.ring(len(leaving), _RECENT)
         return slots
 
     def plan(self, table: PageTable, history: History) -> MigrationPlan | None:
@@ -68,7 +73,7 @@ class Predictive:
         if len(strays) == 0 or len(strays) > table.num_free:
             return None
         after = table.copy()
-        destination = after.holes(len(strays), PageClass.MUST_KEEP)
+        destination = after.holes(len(strays), _MUST_KEEP)
         plan = simulate(table, strays, destination)
         return plan if plan.after.is_smaller(plan.before) else None
 
@@ -85,14 +90,14 @@ def _strays(table: PageTable, history: History) -> Slots:
     starts = history.unit_starts()
     lengths = run_lengths(starts, len(history))
     whole = lengths == np.array([u.length for u in history.records()])
-    cut = np.flatnonzero(~whole)
+    cut = (~whole).nonzero()[0]
     if len(cut) == 0:
         return np.empty(0, np.int32)
     older = slice(0, int(cut[-1]) + 1)
     slots = history.cells["slot"][: int(lengths[older].sum())]
     home = table.page_class[slots // PAGE_SIZE]
-    lasting = np.repeat(whole[older], lengths[older]) & (home != PageClass.MUST_KEEP)
-    strays: Slots = slots[lasting | (home == PageClass.RECENT_CONTEXT)]
+    lasting = whole[older].repeat(lengths[older]) & (home != int(_MUST_KEEP))
+    strays: Slots = slots[lasting | (home == int(_RECENT))]
     if len(strays) == 0:
         return strays
     blocks, counts = np.unique(strays // SUBBLOCK_SIZE, return_counts=True)

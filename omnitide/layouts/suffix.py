@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from omnitide.config import SPAN_PAGES
 from omnitide.errors import ConfigError
 from omnitide.history import History
 from omnitide.migration import MigrationPlan, simulate
 from omnitide.pages import PAGE_SIZE, PageTable, Slots
 from omnitide.retention import Fates
 from omnitide.units import UnitKind
-
-SPAN_PAGES = 4
-"""Pages by which a packing must shorten the span; the paper leaves the number open. With fewer, a
-suffix is packed at nearly every eviction; with many more, it reaches back to the prefix each time.
-"""
 
 
 class Suffix:
@@ -31,6 +27,7 @@ class Suffix:
 
     name = "suffix"
     simulated = False
+    accept: str | None = "cost"
 
     def __init__(self, span_pages: int = SPAN_PAGES) -> None:
         if span_pages < 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from omnitide.errors import ConfigError
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass
 from omnitide.simulation.result import Content, PageMap, SimulationResult, Timeline
+from omnitide.whole_file import WholeFile
 
 try:
     from matplotlib import rc_context
@@ -52,21 +54,22 @@ HATCHES = {Content.BOUNDARY: "", Content.TEXT: "////", Content.AUDIO: "....", Co
 
 HOLE, HOLE_LINE = "#f4f1ea", "#cfc8b8"
 
-CLASSES = {
-    PageClass.MUST_KEEP: "must-keep page",
-    PageClass.SELECTED_HISTORY: "selected history",
-    PageClass.RECENT_CONTEXT: "recent context",
+CLASSES: dict[PageClass, tuple[str, Any]] = {
+    PageClass.MUST_KEEP: ("must-keep page", "full"),
+    PageClass.SELECTED_HISTORY: ("selected history", "bottom"),
+    PageClass.RECENT_CONTEXT: ("recent context", "none"),
 }
-STYLES: dict[PageClass, Any] = {
-    PageClass.MUST_KEEP: "full",
-    PageClass.SELECTED_HISTORY: "bottom",
-    PageClass.RECENT_CONTEXT: "none",
-}
-"""How the strip above a page, and the legend, mark its class."""
+"""Name of a class, and how much of its mark is filled: above a page, and in the legend."""
 
 SPAN: dict[str, Any] = {"color": "#111111", "linewidth": 1.2, "linestyle": (0, (5, 1.5))}
 WALKED: dict[str, Any] = {"color": "#c2410c", "linewidth": 0.9}
 USEFUL = "#d9d9d9"
+
+ABREAST = 4
+"""Simulations side by side in one row of a picture."""
+
+ALIKE = 3
+"""Spans up to so many times the shortest share a scale."""
 
 BANDS = 8
 """Evictions shown in a page map; from longer streams that many are taken, evenly."""
@@ -95,25 +98,20 @@ STYLE: dict[str, Any] = {
 
 
 class Picture:
-    """A file to draw to, checked before the work that is drawn is done."""
+    """A file to draw to, checked before the work that is drawn is done. Use it as a context."""
 
     def __init__(self, path: str | Path) -> None:
         """Check the name.
 
         Raises:
-            ConfigError: A suffix that is not drawn, or a folder that is not there.
+            ConfigError: A suffix that is not drawn, or a place that can't be written.
         """
         self.path = Path(path)
         if self.path.suffix.lower() not in SUFFIXES:
             raise ConfigError(
                 f"[plot] the name must end in {' or '.join(SUFFIXES)}, got {self.path.name!r}"
             )
-        try:
-            with self.path.open("ab"):
-                pass
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"[plot] can't write {self.path}: {reason}") from error
+        self._file = WholeFile(self.path, "plot", ConfigError)
 
     def save(self, results: Sequence[SimulationResult], timelines: Sequence[Timeline]) -> None:
         """Draw simulations of one stream: one in full, several side by side.
@@ -135,32 +133,42 @@ class Picture:
             kind = self.path.suffix.lower()[1:]
             date = {"Date": None} if kind == "svg" else {"Software": None}
             figure.savefig(buffer, format=kind, dpi=160, metadata=date, facecolor=PAPER)
-        try:
-            self.path.write_bytes(buffer.getvalue())
-        except OSError as error:
-            raise ConfigError(f"[plot] can't write {self.path}: {error.strerror}") from error
+        self._file.write(buffer.getvalue())
+        self._file.appear()
+
+    def __enter__(self) -> Picture:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.__exit__(kind, error, traceback)
 
 
 def overview(results: Sequence[SimulationResult], timelines: Sequence[Timeline]) -> Figure:
-    """All three pictures of each simulation: page map, kept tokens, span against useful cells."""
-    columns = len(results)
-    width = max(8.0, 4.2 * columns)
-    figure = Figure(figsize=(width, 8.6), layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08))
-    first = results[0]
-    figure.suptitle(
-        f"{_plain(first.shape)}: {first.units:,} units, {first.tokens_seen:,} tokens, watermarks "
-        f"{first.high_watermark:,} / {first.low_watermark:,}",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-        fontweight="bold",
+    """All three pictures of each simulation: page map, kept tokens, span against useful cells.
+
+    Up to `ABREAST` stand side by side, more in rows. They share their scales, but for those whose
+    span is so much longer that the others could not be read beside it.
+    """
+    columns = min(len(results), ABREAST)
+    rows = -(-len(results) // columns)
+    figure = Figure(
+        figsize=(max(8.0, 4.2 * columns), 0.6 + 8.0 * rows),
+        layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08),
     )
-    grid = figure.add_gridspec(3, columns, height_ratios=[3.4, 1.25, 1.25])
-    pages = max((len(m.classes) for t in timelines for m in t.maps), default=1)
-    most = max(int(max(max(t.span), sum_kept(t).max())) for t in timelines)
-    for column, (result, timeline) in enumerate(zip(results, timelines, strict=True)):
-        axes = [figure.add_subplot(grid[row, column]) for row in range(3)]
-        draw_page_map(axes[0], timeline, pages)
+    figure.suptitle(_headline(results), x=0.01, ha="left", fontsize=11, fontweight="bold")
+    grid = figure.add_gridspec(3 * rows, columns, height_ratios=[3.4, 1.25, 1.25] * rows)
+    longest = [max(t.span) for t in timelines]
+    shared = max(span for span in longest if span <= ALIKE * min(longest))
+    for place, (result, timeline, span) in enumerate(zip(results, timelines, longest, strict=True)):
+        row, column = divmod(place, columns)
+        axes = [figure.add_subplot(grid[3 * row + part, column]) for part in range(3)]
+        most = max(span, shared)
+        draw_page_map(axes[0], timeline, most // PAGE_SIZE)
         walked = f"{result.active_subblock_ratio:.2f} slots walked a cell"
         axes[0].set_title(f"{result.policy}, {result.layout}: {walked}")
         draw_kept(axes[1], result, timeline)
@@ -173,6 +181,15 @@ def overview(results: Sequence[SimulationResult], timelines: Sequence[Timeline])
         columnspacing=1.4,
     )
     return figure
+
+
+def _headline(results: Sequence[SimulationResult]) -> str:
+    first = results[0]
+    text = f"{_plain(first.shape)}: {first.units:,} units, {first.tokens_seen:,} tokens"
+    for result in results:
+        if result.high_watermark is not None:
+            return f"{text}, watermarks {result.high_watermark:,} / {result.low_watermark:,}"
+    return text
 
 
 def sum_kept(timeline: Timeline) -> NDArray[np.int64]:
@@ -229,14 +246,15 @@ def _page(page_map: PageMap, page: int) -> NDArray[np.float32]:
 
 
 def _strip(page_class: PageClass) -> NDArray[np.float32]:
-    """The mark of a class, shape (STRIP, PAGE_WIDTH, 3): full, half, outlined or a line."""
+    """The mark of a class, shape (STRIP, PAGE_WIDTH, 3); a line for a page of no class."""
     strip = np.ones((STRIP, PAGE_WIDTH, 3), np.float32)
     ink = _rgb(INK)
-    if page_class == PageClass.MUST_KEEP:
+    _, fill = CLASSES.get(page_class, ("", None))
+    if fill == "full":
         strip[:] = ink
-    elif page_class == PageClass.SELECTED_HISTORY:
+    elif fill == "bottom":
         strip[STRIP // 2 :] = ink
-    elif page_class == PageClass.RECENT_CONTEXT:
+    elif fill == "none":
         strip[[0, -1]] = ink
         strip[:, [0, -1]] = ink
     else:
@@ -245,7 +263,7 @@ def _strip(page_class: PageClass) -> NDArray[np.float32]:
 
 
 def draw_kept(axes: Any, result: SimulationResult, timeline: Timeline) -> None:
-    """Kept tokens by content over time, stacked, with both watermarks."""
+    """Kept tokens by content over time, stacked, with both watermarks, if anything is cut."""
     kept = np.stack(timeline.kept)
     units = np.arange(len(kept))
     order = (Content.BOUNDARY, Content.TEXT, Content.AUDIO, Content.IMAGE)
@@ -257,7 +275,10 @@ def draw_kept(axes: Any, result: SimulationResult, timeline: Timeline) -> None:
         edgecolor=PAPER,
         linewidth=0.3,
     )
-    for name, level in (("high", result.high_watermark), ("low", result.low_watermark)):
+    marks = {"high": result.high_watermark, "low": result.low_watermark}
+    for name, level in marks.items():
+        if level is None:
+            continue
         axes.axhline(level, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
         axes.annotate(
             name,
@@ -269,7 +290,7 @@ def draw_kept(axes: Any, result: SimulationResult, timeline: Timeline) -> None:
             fontsize=7,
         )
     axes.set_xlim(0, max(len(kept) - 1, 1))
-    axes.set_ylim(0, max(result.high_watermark, int(kept.sum(axis=1).max())) * 1.08)
+    axes.set_ylim(0, max(result.high_watermark or 0, int(kept.sum(axis=1).max())) * 1.08)
     axes.set_ylabel("tokens kept")
 
 
@@ -294,8 +315,8 @@ def _legend() -> list[Any]:
     ]
     handles.append(Patch(facecolor=HOLE, edgecolor=HOLE_LINE, hatch="/////", label="hole"))
     handles += [
-        Line2D([], [], linestyle="", marker="s", color=INK, fillstyle=style, label=CLASSES[c])
-        for c, style in STYLES.items()
+        Line2D([], [], linestyle="", marker="s", color=INK, fillstyle=fill, label=name)
+        for name, fill in CLASSES.values()
     ]
     handles += [
         Line2D([], [], label="physical span", **SPAN),

@@ -38,6 +38,11 @@ def contents(cells: Cells) -> NDArray[np.uint8]:
     return found
 
 
+def count_contents(cells: Cells) -> NDArray[np.int64]:
+    """How many cells there are of each `Content`, shape (len(Content),)."""
+    return np.bincount(contents(cells), minlength=len(Content))
+
+
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
     """Figures of one stream under one policy and one layout.
@@ -61,10 +66,14 @@ class SimulationResult:
         end_subblock_ratio: As `active_subblock_ratio`, at the end alone.
         peak_pages: Most active pages at any time.
         capacity_pages: Pages of the pools; they are never exceeded.
+        peak_memory_pages: Most pages of memory at any time: the pools, or what a layout for
+            comparison had committed.
         kept_boundary, kept_text, kept_audio, kept_image: Cells kept at the end, by content.
         kept_units, whole_units: Units with a cell left at the end, and those that are complete; the
             system prefix is not counted.
-        high_watermark, low_watermark: That held.
+        high_watermark, low_watermark: That held; None if the policy cuts nothing.
+        accept: The rule of moves; None if the layout makes none.
+        tile_cost_us, row_cost_us: Of the estimates, and of the rule "cost".
         attention_ms, copy_ms: Estimates for the whole stream, see `Costs`.
     """
 
@@ -90,14 +99,18 @@ class SimulationResult:
     end_subblock_ratio: float
     peak_pages: int
     capacity_pages: int
+    peak_memory_pages: int
     kept_boundary: int
     kept_text: int
     kept_audio: int
     kept_image: int
     kept_units: int
     whole_units: int
-    high_watermark: int
-    low_watermark: int
+    high_watermark: int | None
+    low_watermark: int | None
+    accept: str | None
+    tile_cost_us: float
+    row_cost_us: float
     attention_ms: float
     copy_ms: float
 
@@ -111,7 +124,8 @@ class PageMap:
     """Where everything lay after an eviction.
 
     Attributes:
-        unit: Index of the last unit before it.
+        unit: Index of the unit that was being followed: the last one before it, or, where a cut
+            was late, the next.
         contents: `Content` of each slot up to the physical span, shape (pages, PAGE_SIZE).
         classes: `PageClass` of each page, shape (pages,).
     """
@@ -135,37 +149,32 @@ MAPS = 512
 
 @dataclass(slots=True)
 class Timeline:
-    """The course of a simulation. Lists have one entry a unit, the system prefix first.
+    """The course of a simulation. Lists but `maps` have one entry a unit, the prefix first.
 
     Attributes:
         kept: Cells by `Content` after the unit, each of shape (len(Content),).
-        pages, subblocks, span: Of the table after the unit.
-        evicted, moved: Cells deleted and rows moved by its eviction; 0 where there was none.
+        subblocks, span: Of the table after the unit.
         maps: Page maps after evictions; thinned out evenly on long streams.
     """
 
     kept: list[NDArray[np.int64]] = field(default_factory=list)
-    pages: list[int] = field(default_factory=list)
     subblocks: list[int] = field(default_factory=list)
     span: list[int] = field(default_factory=list)
-    evicted: list[int] = field(default_factory=list)
-    moved: list[int] = field(default_factory=list)
     maps: list[PageMap] = field(default_factory=list)
     _stride: int = 1
     _evictions: int = 0
 
-    def add(self, history: History, table: PageTable, evicted: int, moved: int) -> None:
+    def add(self, history: History, table: PageTable) -> None:
         """Note the state after a unit."""
-        self.kept.append(np.bincount(contents(history.cells), minlength=len(Content)))
-        self.pages.append(table.active_pages)
+        self.kept.append(count_contents(history.cells))
         self.subblocks.append(table.active_subblocks)
         self.span.append(table.physical_span)
-        self.evicted.append(evicted)
-        self.moved.append(moved)
-        if evicted:
-            if self._evictions % self._stride == 0:
-                self.maps.append(PageMap.of(len(self.span) - 1, history, table))
-            self._evictions += 1
-            if len(self.maps) > MAPS:
-                del self.maps[1::2]
-                self._stride *= 2
+
+    def add_map(self, unit: int, history: History, table: PageTable) -> None:
+        """Note where everything lies after an eviction; `unit` is the one being followed."""
+        if self._evictions % self._stride == 0:
+            self.maps.append(PageMap.of(unit, history, table))
+        self._evictions += 1
+        if len(self.maps) > MAPS:
+            del self.maps[1::2]
+            self._stride *= 2

@@ -26,13 +26,11 @@ class Shape:
 
     Attributes:
         name: What it is chosen by.
-        summary: One line for people.
         system: Makes its system prefix.
         endless: Makes all that follows, from a random generator.
     """
 
     name: str
-    summary: str
     system: Callable[[], Unit]
     endless: Callable[[Rng], Iterator[Unit]]
 
@@ -114,20 +112,19 @@ def _mix(rng: Rng) -> Iterator[Unit]:
         second += seconds if kind <= 2 else 0.0
 
 
-def _shapes(*shapes: Shape) -> dict[str, Shape]:
-    return {shape.name: shape for shape in shapes}
-
-
-SHAPES: dict[str, Shape] = _shapes(
-    Shape("minicpm-duplex", "MiniCPM-o, 448x448, listening and speaking", minicpm.system, _duplex),
-    Shape("minicpm-slices", "MiniCPM-o, a source image and nine slices", minicpm.system, _slices),
-    Shape("qwen-448", "Qwen2.5-Omni, 2 s blocks of 448x448 with sound", qwen.system, _qwen_448),
-    Shape("qwen-1344", "Qwen2.5-Omni, 2 s blocks of 1344x1344 with sound", qwen.system, _qwen_1344),
-    Shape("audio", "Qwen2.5-Omni, 2 s blocks of sound", qwen.system, _audio),
-    Shape("dialogue", "Qwen2.5-Omni, long questions and replies", qwen.system, _dialogue),
-    Shape("silence", "MiniCPM-o, sound only, nothing said", minicpm.system, _silence),
-    Shape("mix", "Qwen2.5-Omni, films, sound, pictures, words in any order", qwen.system, _mix),
-)
+SHAPES: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        Shape("minicpm-duplex", minicpm.system, _duplex),
+        Shape("minicpm-slices", minicpm.system, _slices),
+        Shape("qwen-448", qwen.system, _qwen_448),
+        Shape("qwen-1344", qwen.system, _qwen_1344),
+        Shape("audio", qwen.system, _audio),
+        Shape("dialogue", qwen.system, _dialogue),
+        Shape("silence", minicpm.system, _silence),
+        Shape("mix", qwen.system, _mix),
+    )
+}
 
 
 def make_shape(name: str) -> Shape:

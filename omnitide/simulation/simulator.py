@@ -12,20 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from omnitide.acceptance import Acceptance, Always, make_acceptance
-from omnitide.capacity import Capacity, plan_capacity
+from omnitide.acceptance import Acceptance, Always, make_acceptance, passes_of
+from omnitide.capacity import Advice, Capacity, plan_capacity
 from omnitide.config import MigrationConfig, RetentionConfig
+from omnitide.costs import NOMINAL, Costs
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
-from omnitide.layouts import Layout, make_layout
+from omnitide.layouts import Layout, committed_pages, make_layout
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageTable, Slots
 from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
 from omnitide.policies import POLICIES, make_policy
 from omnitide.retention import Mask, RetentionPolicy
-from omnitide.simulation.costs import Costs
-from omnitide.simulation.result import Content, SimulationResult, Timeline
+from omnitide.simulation.result import Content, SimulationResult, Timeline, count_contents
 from omnitide.simulation.stream import Stream
-from omnitide.step import PREFILL_STEP
 from omnitide.units import Unit, UnitKind
 
 MOST_TOKENS = 1 << 24
@@ -34,12 +33,12 @@ MOST_TOKENS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One eviction: cells deleted and kept, rows moved, rows that eager would have moved, ms."""
+    """One eviction: cells deleted, rows moved, rows that eager would have moved, milliseconds."""
 
-    deleted: int = 0
-    moved: int = 0
-    eager: int = 0
-    ms: float = 0.0
+    deleted: int
+    moved: int
+    eager: int
+    ms: float
 
 
 class Simulator:
@@ -83,8 +82,7 @@ class Simulator:
         """
         count = len(unit)
         if unit.kind != UnitKind.SYSTEM:
-            is_reply = unit.kind == UnitKind.REPLY
-            self.capacity.check_fits(f"{unit.kind} unit", count, len(self.history), is_reply)
+            self._check_fits(unit)
         table = self.table.copy()
         if self.capacity.tokens is None:
             self._grow(table, doubled_pages(table, count))
@@ -99,11 +97,20 @@ class Simulator:
         self.history = self.history.append(unit, slots)
         self.table = table
 
+    def _check_fits(self, unit: Unit) -> None:
+        left = self.capacity.left(len(self.history), unit.kind == UnitKind.REPLY)
+        if left is not None and len(unit) > left:
+            more = "--high-watermark" if self.policy.bounded else "--max-kv-size"
+            raise CapacityError(
+                f"[simulate] a {unit.kind} unit has {len(unit):,} tokens, capacity leaves "
+                f"{left:,}; raise {more} or lower --units"
+            )
+
     def _grow(self, table: PageTable, pages: int) -> None:
         if pages * PAGE_SIZE > MOST_TOKENS:
             raise CapacityError(
-                f"[simulate] {self.policy.name}, {self.layout.name} needs {pages * PAGE_SIZE:,} "
-                f"slots, at most {MOST_TOKENS:,} are simulated; lower --units"
+                f"[simulate] {pages * PAGE_SIZE:,} slots are needed, at most {MOST_TOKENS:,} are "
+                "simulated; lower --units"
             )
         table.grow(pages)
 
@@ -159,7 +166,8 @@ def simulate(
         policy, layout: Names of `POLICIES` and `LAYOUTS`.
         config: Watermarks and budgets; the defaults if None.
         max_kv_size: Tokens that the pools may hold; lowers the watermarks.
-        costs: For the estimates of time, and for the rule "cost".
+        costs: For the estimates of time, and for the rule "cost"; those of `migration`, or
+            `NOMINAL`, if None.
         migration: The rule by which moves are accepted; the layout's own if None.
         timeline: Filled with the course of it, which takes time of its own.
         progress: Called with the number of units that are done.
@@ -182,14 +190,17 @@ def simulate(
         stream.largest_unit,
         stream.reply,
         max_kv_size,
+        Advice("", ""),  # prefix and units are given by the stream
     )
-    paid, rule = costs or Costs(), migration or MigrationConfig()
+    rule = migration or MigrationConfig()
+    paid = costs or rule.costs or NOMINAL
+    placer = make_layout(layout, rule.span_pages)
     run = Simulator(
         chosen,
-        make_layout(layout, rule.span_pages),
+        placer,
         config,
         capacity,
-        make_acceptance(rule, config.high_watermark, lambda: paid),
+        make_acceptance(rule, placer.accept, config.high_watermark, lambda: paid),
     )
     course = _Course(run, paid, timeline)
     for done, unit in enumerate(stream.units()):
@@ -209,51 +220,53 @@ class _Course:
 
     def __init__(self, run: Simulator, costs: Costs, timeline: Timeline | None) -> None:
         self.run, self.costs, self.timeline = run, costs, timeline
-        self.cuts: list[Cut] = []
+        self.milliseconds: list[float] = []  # of each cut
+        self.evicted = self.moved = self.eager = 0
         self.units = self.live = self.subblocks = self.tiles_read = 0
-        self.peak_live = self.peak_pages = self.peak_span = 0
+        self.peak_live = self.peak_pages = self.peak_span = self.peak_memory = 0
 
     def step(self, unit: Unit) -> None:
         run = self.run
-        # Due only after a question that no reply followed.
-        late = Cut() if unit.kind == UnitKind.REPLY else self._cut()
+        if unit.kind != UnitKind.REPLY:
+            self._cut()  # due only after a question that no reply followed
         run.append(unit)
         # Between append and eviction everything is at its most.
         self.peak_live = max(self.peak_live, len(run.history))
         self.peak_pages = max(self.peak_pages, run.table.active_pages)
         self.peak_span = max(self.peak_span, run.table.physical_span)
-        self.tiles_read += run.table.active_subblocks * _passes(unit)
+        self.peak_memory = max(self.peak_memory, committed_pages(run.layout, run.table))
+        self.tiles_read += run.table.active_subblocks * passes_of(unit.kind, len(unit))
         # What is asked about must be seen: the cut waits for the reply.
-        waits = unit.kind in (UnitKind.SYSTEM, UnitKind.PROMPT)
-        done = Cut() if waits else self._cut()
+        if unit.kind not in (UnitKind.SYSTEM, UnitKind.PROMPT):
+            self._cut()
         if run.policy.bounded or unit.kind == UnitKind.SYSTEM:
             run.check_integrity()
         self.units += 1
         self.live += len(run.history)
         self.subblocks += run.table.active_subblocks
         if self.timeline is not None:
-            deleted, moved = late.deleted + done.deleted, late.moved + done.moved
-            self.timeline.add(run.history, run.table, deleted, moved)
+            self.timeline.add(run.history, run.table)
 
-    def _cut(self) -> Cut:
+    def _cut(self) -> None:
         cut = self.run.evict()
         if cut is None:
-            return Cut()
-        self.cuts.append(cut)
-        return cut
+            return
+        self.milliseconds.append(cut.ms)
+        self.evicted += cut.deleted
+        self.moved += cut.moved
+        self.eager += cut.eager
+        if self.timeline is not None:
+            self.timeline.add_map(self.units, self.run.history, self.run.table)
 
     def result(self, name: str) -> SimulationResult:
-        run, cuts = self.run, self.cuts
+        run = self.run
         run.check_integrity()
         left = [u for u in run.history.units if u.kind != UnitKind.SYSTEM]
         in_unit = run.history.cells["unit"]
         ids = [u.id for u in left]
         lengths = np.searchsorted(in_unit, ids, "right") - np.searchsorted(in_unit, ids, "left")
-        kept = Timeline()
-        kept.add(run.history, run.table, 0, 0)
-        by_content = kept.kept[0]
-        moved, eager = sum(c.moved for c in cuts), sum(c.eager for c in cuts)
-        times = [c.ms for c in cuts] or [0.0]
+        by_content = count_contents(run.history.cells)
+        times = self.milliseconds or [0.0]
         live, subblocks = len(run.history), run.table.active_subblocks
         return SimulationResult(
             shape=name,
@@ -265,35 +278,34 @@ class _Course:
             active_subblock_ratio=_ratio(self.subblocks * SUBBLOCK_SIZE, self.live),
             physical_span=run.table.physical_span,
             peak_span=self.peak_span,
-            rows_moved=moved,
-            rows_moved_share_of_eager=_ratio(moved, eager),
-            evictions=len(cuts),
+            rows_moved=self.moved,
+            rows_moved_share_of_eager=_ratio(self.moved, self.eager),
+            evictions=len(self.milliseconds),
             plan_ms_p50=round(float(np.median(times)), 4),
             plan_ms_max=round(max(times), 4),
             units=self.units,
             tokens_seen=run.history.tokens_seen,
-            tokens_evicted=sum(c.deleted for c in cuts),
+            tokens_evicted=self.evicted,
             mean_live_cells=_ratio(self.live, self.units),
             peak_live_cells=self.peak_live,
             end_subblock_ratio=_ratio(subblocks * SUBBLOCK_SIZE, live),
             peak_pages=self.peak_pages,
             capacity_pages=run.table.num_pages,
+            peak_memory_pages=self.peak_memory,
             kept_boundary=int(by_content[Content.BOUNDARY]),
             kept_text=int(by_content[Content.TEXT]),
             kept_audio=int(by_content[Content.AUDIO]),
             kept_image=int(by_content[Content.IMAGE]),
             kept_units=len(left),
             whole_units=int(np.count_nonzero(lengths == [u.length for u in left])),
-            high_watermark=run.config.high_watermark,
-            low_watermark=run.config.low_watermark,
+            high_watermark=run.config.high_watermark if run.policy.bounded else None,
+            low_watermark=run.config.low_watermark if run.policy.bounded else None,
+            accept=None if run.layout.accept is None else run.acceptance.name,
+            tile_cost_us=self.costs.tile_us,
+            row_cost_us=self.costs.row_us,
             attention_ms=round(self.tiles_read * self.costs.tile_us / 1e3, 3),
-            copy_ms=round(moved * self.costs.row_us / 1e3, 3),
+            copy_ms=round(self.moved * self.costs.row_us / 1e3, 3),
         )
-
-
-def _passes(unit: Unit) -> int:
-    """Forward passes: a reply takes one a token, anything else one a piece of its prefill."""
-    return len(unit) if unit.kind == UnitKind.REPLY else -(-len(unit) // PREFILL_STEP)
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -9,6 +9,9 @@ from omnitide.errors import ConfigError
 from omnitide.simulation.shapes import Shape
 from omnitide.units import Unit, UnitKind
 
+MOST_UNITS = 100_000
+"""Units of the longest stream that is made of a shape: minutes for each row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:
@@ -34,10 +37,15 @@ def shape_stream(shape: Shape, count: int, seed: int = 0) -> Stream:
     """A stream of `count` units of a shape.
 
     Raises:
-        ConfigError: Less than one unit, or a negative seed.
+        ConfigError: Less than one unit or more than `MOST_UNITS`, or a negative seed.
     """
     if count < 1:
         raise ConfigError(f"[simulate] --units must be at least 1, got {count}")
+    if count > MOST_UNITS:
+        raise ConfigError(
+            f"[simulate] --units must be at most {MOST_UNITS:,} for a shape, got {count:,}; "
+            "lower it, or record a trace"
+        )
     if seed < 0:
         raise ConfigError(f"[simulate] --seed must be at least 0, got {seed}")
     prefix = largest = reply = 0

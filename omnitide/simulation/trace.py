@@ -1,6 +1,7 @@
 """Traces: the units of a real stream in a file of JSON lines, without tokens.
 
-Written line by line, each flushed, so an interrupted run leaves a trace of what it followed. Read
+Written line by line, each flushed, so an interrupted run leaves a trace of what it followed; one
+that ended before its first unit leaves none. Read
 unit by unit, so a trace may be longer than memory; a line is never read beyond its greatest length.
 """
 
@@ -10,14 +11,15 @@ import json
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
-from omnitide.errors import TraceError
+from omnitide.errors import TraceError, reason_of
 from omnitide.session import Session
 from omnitide.simulation.stream import Stream
 from omnitide.simulation.trace_header import TraceHeader, read_header
 from omnitide.simulation.trace_line import read_unit, write_unit
 from omnitide.units import Unit, UnitKind
+from omnitide.whole_file import WholeFile
 
 MOST_BYTES = 4 << 20
 """Bytes of a line."""
@@ -27,16 +29,12 @@ class TraceWriter:
     """Writes the units of a session. Use it as a context manager."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open a file; what it held is replaced once a session is recorded.
+        """Open a file; what was there is replaced once a session is recorded.
 
         Raises:
             TraceError: It can't be written.
         """
-        self.path = Path(path)
-        try:
-            self._file: BinaryIO = self.path.open("ab")
-        except (OSError, ValueError) as error:
-            raise TraceError(f"[trace] can't write {self.path}: {_reason(error)}") from error
+        self._file = WholeFile(path, "trace", TraceError)
 
     def record(self, session: Session) -> None:
         """Write the header and what the session holds already, then every unit that follows.
@@ -44,16 +42,12 @@ class TraceWriter:
         Raises:
             TraceError: The file can't be written.
         """
-        try:
-            if self._file.seekable():
-                self._file.truncate(0)
-        except OSError as error:
-            raise TraceError(f"[trace] can't write {self.path}: {_reason(error)}") from error
         self._write(TraceHeader.of(session).write())
         history = session.cache.history
         for record in history.units:
             cells = history.cells[history.cells["unit"] == record.id]
             self.add(Unit(record.kind, cells, record.time, record.seconds))
+        self._file.appear()
         session.cache.observer = self.add
 
     def add(self, unit: Unit) -> None:
@@ -69,11 +63,7 @@ class TraceWriter:
         text = json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n"
         if len(text) > MOST_BYTES:
             raise TraceError(f"[trace] a unit takes {len(text):,} bytes, at most {MOST_BYTES:,}")
-        try:
-            self._file.write(text.encode("ascii"))
-            self._file.flush()
-        except OSError as error:
-            raise TraceError(f"[trace] can't write {self.path}: {_reason(error)}") from error
+        self._file.write(text.encode("ascii"))
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -84,11 +74,7 @@ class TraceWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self._file.close()
-        except OSError:  # what could not be flushed has been reported by `_write`
-            if error is None:
-                raise
+        self._file.__exit__(kind, error, traceback)
 
 
 class Trace:
@@ -157,7 +143,7 @@ class Trace:
                     number += 1
                     yield number, self._parse(number, line)
         except OSError as error:
-            raise TraceError(f"[trace] can't read {self.path}: {_reason(error)}") from error
+            raise TraceError(f"[trace] can't read {self.path}: {reason_of(error)}") from error
 
     def _parse(self, number: int, line: bytes) -> Any:
         if len(line) > MOST_BYTES:
@@ -184,7 +170,3 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name too long, or with a NUL
         return False
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

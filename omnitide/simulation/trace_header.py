@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from omnitide.config import RetentionConfig
+from omnitide.config import MigrationConfig, RetentionConfig
 from omnitide.errors import ConfigError, TraceError
 from omnitide.session import Session
 
@@ -24,6 +24,7 @@ class TraceHeader:
         retention: Watermarks and budgets that held.
         largest_unit, reply: Tokens that the capacity was made for.
         max_kv_size: As given, or None.
+        migration: The rule of moves as given, and the costs by which it judged, if it needs any.
     """
 
     model: str
@@ -33,11 +34,15 @@ class TraceHeader:
     largest_unit: int
     reply: int
     max_kv_size: int | None
+    migration: MigrationConfig
 
     @classmethod
     def of(cls, session: Session) -> TraceHeader:
-        """The settings of a session."""
-        stats = session.stats()
+        """The settings of a session; its rule asks for its costs now, if it has not yet."""
+        stats, migration = session.stats(), session.migration
+        costs = session.model.backend.run(session.cache.acceptance.price)
+        if costs is not None:
+            migration = replace(migration, tile_cost_us=costs.tile_us, row_cost_us=costs.row_us)
         return cls(
             stats.model,
             stats.policy,
@@ -46,6 +51,7 @@ class TraceHeader:
             session.largest_unit,
             session.cache.capacity.reply,
             session.max_kv_size,
+            migration,
         )
 
     def write(self) -> dict[str, Any]:
@@ -74,6 +80,7 @@ def read_header(line: Any) -> TraceHeader:
     }
     try:
         config = RetentionConfig(**given)
+        migration = _migration(line)
     except ConfigError as error:
         raise TraceError(f"has settings that make no sense: {error}") from error
     return TraceHeader(
@@ -84,6 +91,25 @@ def read_header(line: Any) -> TraceHeader:
         _count(line, "largest_unit") or 0,
         _count(line, "reply") or 0,
         _count(line, "max_kv_size", optional=True),
+        migration,
+    )
+
+
+def _migration(line: dict[str, Any]) -> MigrationConfig:
+    """The rule of moves.
+
+    Raises:
+        TraceError: It is none.
+        ConfigError: Its values contradict each other.
+    """
+    found = line.get("migration")
+    if not isinstance(found, dict):
+        raise TraceError("must have an object migration")
+    return MigrationConfig(
+        None if found.get("accept") is None else _name(found, "accept"),
+        _count(found, "span_pages") or 0,
+        _number(found, "tile_cost_us", optional=True),
+        _number(found, "row_cost_us", optional=True),
     )
 
 
@@ -91,8 +117,12 @@ def _setting(retention: dict[str, Any], key: str, default: object) -> Any:
     """A value of the kind of its default."""
     if not isinstance(default, float):
         return _count(retention, key, optional=default is None)
-    value = retention[key]
-    if type(value) not in (int, float):
+    return _number(retention, key)
+
+
+def _number(line: dict[str, Any], key: str, optional: bool = False) -> Any:
+    value = line.get(key)
+    if type(value) not in (int, float) and not (value is None and optional):
         raise TraceError(f"{key} must be a number")
     return value
 

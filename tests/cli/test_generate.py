@@ -34,6 +34,9 @@ KEYS = {
     "policy",
     "high_watermark",
     "low_watermark",
+    "accept",
+    "tile_cost_us",
+    "row_cost_us",
     "trained",
     "broken",
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from omnitide.cli import main
 from omnitide.errors import TraceError
@@ -164,12 +166,18 @@ BAD = [
     (("--max-kv-size", 0), "--max-kv-size must be at least 1"),
     (("--max-kv-size", 500), "too small"),
     (("--policy", "full", "--max-kv-size", 3000), "capacity leaves"),
-    (("--tile-cost-us", -1), "tile_us must be at least 0"),
-    (("--row-cost-us", "nan"), "row_us must be at least 0"),
+    (("--tile-cost-us", -1), "--tile-cost-us must be at least 0"),
+    (("--row-cost-us", "nan"), "--row-cost-us must be at least 0"),
+    (("--accept", "best"), "--accept"),
+    (("--accept", "tiles", "--layout", "native"), "--accept is for a layout that moves rows"),
+    (("--span-pages", 2), "--span-pages is for --accept span and --layout suffix"),
+    (("--span-pages", 0, "--accept", "span"), "--span-pages must be at least 1"),
+    (("--units", 100_001), "--units must be at most 100,000"),
     (("--plot", "picture.pdf"), "must end in .png or .svg"),
     (("--plot", "nowhere/a.png"), "can't write"),
     (("--trace", "absent.jsonl"), "must be an existing file"),
     (("--trace", "absent.jsonl", "--shape", "audio"), "not both"),
+    (("--trace", "absent.jsonl", "--seed", 0), "give --seed or --trace, not both"),
 ]
 
 
@@ -180,6 +188,91 @@ def test_bad_input_ends_with_a_message(
     done = call(*SHORT, *arguments)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--high-watermark", 50, "--low-watermark", 20),
+        ("--max-kv-size", 500),
+        ("--policy", "full", "--max-kv-size", 3000),
+    ],
+)
+def test_advice_names_options_that_simulate_has(
+    call: Callable[..., Any], arguments: tuple[object, ...]
+) -> None:
+    named = set(re.findall(r"--[a-z-]+", call(*SHORT, *arguments).err))
+    assert named <= {"--low-watermark", "--high-watermark", "--max-kv-size", "--units"}
+
+
+def test_a_row_that_does_not_fit_leaves_the_others_be(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    chosen = ("--policy", "full", "--policy", "fifo", "--layout", "native", "--max-kv-size", 3008)
+    path = tmp_path / "a.png"
+    done = call(*SHORT, *chosen, "--json", "--plot", path)
+    assert done.code == 2
+    assert [row["policy"] for row in json.loads(done.out)] == ["fifo"]
+    assert "error: full, native: [simulate] a media unit has 566 tokens" in done.err
+    assert "raise --max-kv-size or lower --units" in done.err
+    assert path.read_bytes().startswith(b"\x89PNG")
+    table = call(*SHORT, *chosen)
+    assert table.code == 2
+    assert "fifo" in table.out
+    assert "full" not in table.out
+    nothing = call(*SHORT, "--policy", "fifo", "--policy", "omnipick", "--max-kv-size", 500)
+    assert (nothing.code, nothing.out) == (2, "")
+    assert nothing.err.count("too small") == 2
+
+
+def test_what_a_comparison_of_policies_leaves_out_is_said(call: Callable[..., Any]) -> None:
+    shown = call(*SHORT, "--compare", "--layout", "native").out
+    assert "h2o is left out: it decides by the attention of a model" in shown
+    assert "left out" not in call(*SHORT, "--compare").out
+
+
+def test_a_policy_that_needs_a_model_is_one_row_less(call: Callable[..., Any]) -> None:
+    done = call(*SHORT, "--policy", "h2o", "--policy", "fifo", "--json")
+    assert done.code == 2
+    assert [row["policy"] for row in json.loads(done.out)] == ["fifo"]
+    assert "error: h2o, predictive: [simulate] policy h2o decides by the attention" in done.err
+
+
+def test_what_is_never_cut_has_no_watermarks(call: Callable[..., Any]) -> None:
+    assert "watermarks" not in call(*SHORT, "--policy", "full").out
+    both = call(*SHORT, "--policy", "full", "--policy", "fifo")
+    assert "watermarks 2,500 and 1,800" in both.out.splitlines()[0]
+
+
+def test_all_layouts_are_drawn_in_a_grid(call: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    assert call(*SHORT, "--compare", "--plot", path).code == 0
+    with Image.open(path) as image:
+        width, height = image.size
+    assert width < 3000
+    assert 0.8 < width / height < 1.25
+
+
+@pytest.mark.parametrize("held", [b"what an earlier run drew", None])
+def test_a_run_that_fails_leaves_the_picture_that_was_there(
+    call: Callable[..., Any], tmp_path: Path, held: bytes | None
+) -> None:
+    path = tmp_path / "a.png"
+    if held is not None:
+        path.write_bytes(held)
+    assert call(*SHORT, "--plot", path, "--max-kv-size", 500).code == 2
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if held is None else [held])
+
+
+def test_an_interrupted_run_leaves_no_picture(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("omnitide.cli.simulate.simulate", interrupt)
+    assert call(*SHORT, "--plot", tmp_path / "a.png").code == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_hostile_trace_ends_with_a_message(call: Callable[..., Any], tmp_path: Path) -> None:
@@ -257,6 +350,17 @@ def test_a_trace_that_cannot_be_written_is_refused_first(
     done = call("generate", "--trace", path, "--model", "absent")
     assert (done.code, done.out) == (2, "")
     assert "trace" in done.err
+
+
+def test_a_run_that_fails_before_its_first_unit_leaves_the_trace_that_was_there(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "run.jsonl"
+    assert call("generate", "--trace", path, "--model", tmp_path / "absent").code == 2
+    assert list(tmp_path.iterdir()) == []
+    path.write_text("what an earlier run left")
+    assert call("generate", "--trace", path, "--model", tmp_path / "absent").code == 2
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["what an earlier run left"]
 
 
 def test_a_full_disk_ends_with_a_message(call: Callable[..., Any]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from omnitide.acceptance import ByCost, Costs, Span, Tiles, expected_passes, make_acceptance
+from omnitide.acceptance import Always, ByCost, Span, Tiles, expected_passes, make_acceptance
 from omnitide.config import MigrationConfig
+from omnitide.costs import Costs
 from omnitide.errors import ConfigError
 from omnitide.history import History
 from omnitide.migration import Footprint, MigrationPlan
@@ -81,35 +82,74 @@ def test_the_rules_of_the_paper(
     assert Span(2).accepts(made, STREAM) is span_of_two
 
 
+def test_costs_are_asked_once_and_shown_once_asked() -> None:
+    asked: list[Costs] = []
+
+    def ask() -> Costs:
+        asked.append(Costs(1.0, 1.0))
+        return asked[-1]
+
+    rule = ByCost(ask, 1380)
+    assert rule.costs is None
+    for _ in range(3):
+        assert rule.accepts(plan(83, (9, 12, 640), (9, 10, 640)), STREAM)
+    assert asked == [rule.costs] == [rule.price()]
+    assert Tiles().costs is Tiles().price() is None
+
+
+@pytest.mark.parametrize("own", ["cost", "layout"])
 @pytest.mark.parametrize("name", ["layout", "tiles", "span", "cost"])
-def test_rules_by_name(name: str) -> None:
+def test_rules_by_name(name: str, own: str) -> None:
     def never() -> Costs:
         raise AssertionError("measured before there was a plan")
 
-    rule = make_acceptance(MigrationConfig(name, span_pages=3), 1380, never)
+    rule = make_acceptance(MigrationConfig(name, span_pages=3), own, 1380, never)
     assert rule.name == name
     if isinstance(rule, Span):
         assert rule.pages == 3
 
 
-def test_given_costs_are_not_measured() -> None:
+@pytest.mark.parametrize(("own", "kind"), [("cost", ByCost), ("layout", Always), (None, Always)])
+def test_without_a_name_the_rule_is_the_layouts_own(own: str | None, kind: type) -> None:
+    rule = make_acceptance(MigrationConfig(), own, 1380, lambda: Costs(1.0, 1.0))
+    assert type(rule) is kind
+
+
+@pytest.mark.parametrize("accept", ["cost", None])
+def test_given_costs_are_not_measured(accept: str | None) -> None:
     def never() -> Costs:
         raise AssertionError("measured")
 
-    rule = make_acceptance(MigrationConfig("cost", tile_cost_us=1, row_cost_us=1), 1380, never)
+    config = MigrationConfig(accept, tile_cost_us=1, row_cost_us=1)
+    rule = make_acceptance(config, "cost", 1380, never)
     assert rule.accepts(plan(83, (9, 12, 640), (9, 10, 640)), STREAM)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"accept": "best"}, "accept must be one of layout, tiles, span, cost; got 'best'"),
-        ({"span_pages": 0}, "span_pages must be at least 1, got 0"),
-        ({"accept": "cost", "tile_cost_us": -1.0, "row_cost_us": 1.0}, "tile_cost_us must be at"),
-        ({"accept": "cost", "tile_cost_us": float("nan"), "row_cost_us": 1.0}, "tile_cost_us"),
-        ({"accept": "cost", "tile_cost_us": float("inf"), "row_cost_us": 1.0}, "must be finite"),
-        ({"accept": "cost", "row_cost_us": 1.0}, "row_cost_us needs the other"),
-        ({"tile_cost_us": 1.0, "row_cost_us": 1.0}, "costs are read by --accept cost"),
+        ({"accept": "best"}, "--accept must be one of cost, tiles, span, layout; got 'best'"),
+        ({"span_pages": 0}, "--span-pages must be at least 1, got 0"),
+        (
+            {"accept": "cost", "tile_cost_us": -1.0, "row_cost_us": 1.0},
+            "--tile-cost-us must be at least 0",
+        ),
+        (
+            {"accept": "cost", "tile_cost_us": float("nan"), "row_cost_us": 1.0},
+            "--tile-cost-us .* got nan",
+        ),
+        (
+            {"accept": "cost", "tile_cost_us": float("inf"), "row_cost_us": 1.0},
+            "below 1e9, got inf",
+        ),
+        (
+            {"accept": "cost", "row_cost_us": 1.0},
+            "--row-cost-us needs the other cost beside it; give --tile-cost-us",
+        ),
+        (
+            {"accept": "tiles", "tile_cost_us": 1.0, "row_cost_us": 1.0},
+            "costs are read by --accept cost, not 'tiles'",
+        ),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:

@@ -11,8 +11,7 @@ import pytest
 from omnitide.config import RetentionConfig
 from omnitide.errors import CapacityError, ConfigError
 from omnitide.history import History
-from omnitide.layouts import LAYOUTS, make_layout
-from omnitide.layouts.contiguous import committed_pages
+from omnitide.layouts import LAYOUTS, committed_pages, make_layout
 from omnitide.layouts.suffix import plan_suffix
 from omnitide.migration import cut_cells, plan_tile_mode
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
@@ -310,17 +309,20 @@ def test_paged_gives_back_whole_pages_only() -> None:
     with pytest.raises(CapacityError, match="91 slots asked for, whole pages leave 90"):
         layout.place(table, mask((91, True)), UnitKind.MEDIA)
     table.release(np.array([0], np.int32))
+    assert committed_pages(layout, table) == 1
     slots = layout.place(table, mask((91, True)), UnitKind.MEDIA).tolist()
     assert slots == [*range(102, 128), *range(64), 128]
+    assert committed_pages(layout, table) == 3
+    assert committed_pages(make_layout("native"), PageTable(3)) == 3  # a pool is there as a whole
 
 
 def test_contiguous_grows_at_its_end_only() -> None:
     table, layout = PageTable(6), make_layout("contiguous")
     layout.place(table, mask((256, True)), UnitKind.MEDIA)
-    assert committed_pages(table) == 4
+    assert committed_pages(layout, table) == 4
     table.release(np.arange(255, dtype=np.int32))
     assert layout.place(table, mask((1, True)), UnitKind.MEDIA).tolist() == [256]
-    assert (table.active_pages, committed_pages(table)) == (2, 8)
+    assert (table.active_pages, committed_pages(layout, table)) == (2, 8)
     with pytest.raises(CapacityError, match="128 slots asked for, the span leaves 127"):
         layout.place(table, mask((128, True)), UnitKind.MEDIA)
 

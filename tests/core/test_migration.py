@@ -166,7 +166,6 @@ def test_moved_cells_keep_their_class() -> None:
         192: 64,
     }
     assert (plan.before, plan.after) == (Footprint(2, 3, 256), Footprint(2, 2, 128))
-    assert plan.summary() == "4 rows: pages 2 -> 2, subblocks 3 -> 2"
     table.move(*plan.arrays())
     assert table.page_class.tolist() == [2, 3, 0, 0]
 

@@ -300,15 +300,9 @@ def test_plans_keep_the_rules(streams: Any, name: str) -> None:
         assert plan.keep[[u in untouchable for u in history.cells["unit"].tolist()]].all()
         assert plan.keep[-1]
 
-        gone = [i for i, kept in enumerate(plan.keep.tolist()) if not kept]
-        assert [i for a, b in plan.deleted_ranges for i in range(a, b)] == gone
-        assert all(a < b for a, b in plan.deleted_ranges)
-        after = history.keep(plan.keep)
-        before = history.cells["position"][plan.keep]
-        assert (after.cells["position"] - before).tolist() == plan.change.tolist()
-        assert plan.summary() == (
-            f"kept {plan.num_kept}, deleted {plan.num_deleted} of {len(history)} tokens"
-        )
+        after = plan.after
+        assert after.cells["order"].tolist() == history.cells["order"][plan.keep].tolist()
+        assert after.cells["slot"].tolist() == history.cells["slot"][plan.keep].tolist()
 
         # A target, not a bound: above it only the newest unit and the untouchable are left.
         if policy.bounded and plan.num_kept > config.low_watermark:
@@ -743,16 +737,19 @@ def test_a_plan_for_another_history_is_refused() -> None:
     plan = make_plan(make_policy("full"), short, RetentionConfig())
     with pytest.raises(ValueError, match=r"\[retention\] kept 4 \+ deleted 0 != 5 cells"):
         plan.validate(long)
-    broken = RetentionPlan(np.ones(5, bool), plan.change)
-    with pytest.raises(ValueError, match=r"\[retention\] 4 position changes for 5 kept"):
+    broken = RetentionPlan(np.ones(5, bool), short)
+    with pytest.raises(ValueError, match=r"\[retention\] a history of 4 cells for 5 kept"):
         broken.validate(long)
 
 
-def test_plans_differ_where_keep_or_change_differ() -> None:
-    plan = RetentionPlan(np.ones(2, bool), np.zeros((2, 3), np.int32))
-    assert plan == RetentionPlan(np.ones(2, bool), np.zeros((2, 3), np.int32))
-    assert plan != RetentionPlan(np.array([True, False]), np.zeros((2, 3), np.int32))
-    assert plan != RetentionPlan(np.ones(2, bool), np.ones((2, 3), np.int32))
+def test_plans_differ_where_what_is_kept_or_left_differs() -> None:
+    history, other = history_of(SYSTEM, prompt(2)), history_of(SYSTEM, prompt(2, UnitKind.REPLY))
+    other.cells["position"][-1] += 1
+    every = np.ones(len(history), bool)
+    plan = RetentionPlan(every, history)
+    assert plan == RetentionPlan(every.copy(), history_of(SYSTEM, prompt(2)))
+    assert plan != RetentionPlan(np.arange(len(every)) > 0, history)
+    assert plan != RetentionPlan(every, other)
     assert plan != "plan"
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from omnitide.acceptance import Always
 from omnitide.capacity import bounded_capacity
-from omnitide.config import RetentionConfig
+from omnitide.config import MigrationConfig, RetentionConfig
+from omnitide.costs import NOMINAL, Costs
 from omnitide.errors import CapacityError, ConfigError, IntegrityError
 from omnitide.history import History
 from omnitide.layouts import LAYOUTS, make_layout
@@ -21,11 +23,10 @@ from omnitide.layouts.native import Native
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE, PageClass, PageTable
 from omnitide.policies import POLICIES, make_policy
 from omnitide.simulation import minicpm, qwen, simulator
-from omnitide.simulation.costs import Costs
 from omnitide.simulation.result import MAPS, Content, Timeline
 from omnitide.simulation.shapes import SHAPES, make_shape
 from omnitide.simulation.simulator import Simulator, eager_rows, needs_model, simulate
-from omnitide.simulation.stream import shape_stream
+from omnitide.simulation.stream import MOST_UNITS, shape_stream
 from omnitide.units import Modality, Role, Unit, UnitBuilder, UnitKind
 
 SMALL = RetentionConfig(high_watermark=900, low_watermark=600)
@@ -42,7 +43,7 @@ def recount(shape: str, count: int, policy: str, layout: str, config: RetentionC
     stream = shape_stream(make_shape(shape), count)
     chosen, placer = make_policy(policy), make_layout(layout)
     capacity = bounded_capacity(config, stream.prefix, stream.largest_unit, stream.reply)
-    run = Simulator(chosen, placer, config, capacity)
+    run = Simulator(chosen, placer, config, capacity, Always())
     found: Counter[str] = Counter()
     spans, walked, live_sum = [], 0, 0
     for unit in stream.units():
@@ -83,7 +84,7 @@ def recount(shape: str, count: int, policy: str, layout: str, config: RetentionC
 )
 def test_figures_are_those_of_a_slow_recount(shape: str, policy: str, layout: str) -> None:
     stream = shape_stream(make_shape(shape), 60)
-    result = simulate(stream, policy, layout, SMALL).as_dict()
+    result = simulate(stream, policy, layout, SMALL, migration=MigrationConfig("layout")).as_dict()
     expected = recount(shape, 60, policy, layout, SMALL)
     assert expected["evictions"] > 2
     assert {name: result[name] for name in expected} == expected
@@ -147,7 +148,7 @@ def test_estimates_count_tiles_and_rows() -> None:
     assert result.attention_ms == expected
     assert result.copy_ms == 0
     moved = simulate(shape_stream(make_shape("minicpm-duplex"), 60), layout="paper", config=SMALL)
-    assert moved.copy_ms == pytest.approx(moved.rows_moved * Costs().row_us / 1e3, abs=1e-3)
+    assert moved.copy_ms == pytest.approx(moved.rows_moved * NOMINAL.row_us / 1e3, abs=1e-3)
     assert moved.rows_moved > 0
 
 
@@ -156,8 +157,6 @@ def test_the_timeline_tells_each_unit() -> None:
     stream = shape_stream(make_shape("minicpm-duplex"), 60)
     result = simulate(stream, config=SMALL, timeline=timeline)
     assert len(timeline.kept) == len(timeline.span) == result.units == 61
-    assert sum(timeline.evicted) == result.tokens_evicted
-    assert sum(timeline.moved) == result.rows_moved
     assert timeline.kept[-1].sum() == result.live_cells
     assert timeline.kept[-1][Content.NOTHING] == 0
     assert len(timeline.maps) == result.evictions
@@ -175,14 +174,14 @@ def test_a_cut_waits_for_the_reply_and_no_longer() -> None:
     stream = shape_stream(make_shape("audio"), 1)
     stream = type(stream)("given", lambda: units, 5, len(units[0]), 600, 25)
     result = simulate(stream, "fifo", config=SMALL, timeline=timeline)
-    assert [bool(count) for count in timeline.evicted] == [False, False, False, True, False, True]
-    assert sum(timeline.evicted) == result.tokens_evicted
+    assert [page_map.unit for page_map in timeline.maps] == [3, 5]
+    assert result.evictions == 2
 
 
 def test_long_timelines_keep_few_maps_evenly() -> None:
     timeline, history, table = Timeline(), History(), PageTable(1)
-    for _ in range(3 * MAPS):
-        timeline.add(history, table, 1, 0)
+    for unit in range(3 * MAPS):
+        timeline.add_map(unit, history, table)
     units = [m.unit for m in timeline.maps]
     assert MAPS // 2 <= len(units) <= MAPS
     assert len(set(np.diff(units).tolist())) == 1
@@ -294,16 +293,71 @@ def test_a_policy_that_needs_attention_is_refused(monkeypatch: pytest.MonkeyPatc
         simulate(shape_stream(make_shape("audio"), 2), "fifo")
 
 
-@pytest.mark.parametrize(("count", "seed"), [(0, 0), (-1, 0), (1, -1)])
-def test_streams_without_units_are_refused(count: int, seed: int) -> None:
-    with pytest.raises(ConfigError, match="must be at least"):
+@pytest.mark.parametrize(
+    ("count", "seed", "message"),
+    [
+        (0, 0, "--units must be at least 1, got 0"),
+        (-1, 0, "--units must be at least 1, got -1"),
+        (1, -1, "--seed must be at least 0, got -1"),
+        (MOST_UNITS + 1, 0, "--units must be at most 100,000 for a shape, got 100,001"),
+    ],
+)
+def test_streams_of_no_length_are_refused(count: int, seed: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         shape_stream(make_shape("audio"), count, seed)
 
 
 @pytest.mark.parametrize("cost", [-1.0, float("nan"), float("inf")])
 def test_costs_must_be_numbers(cost: float) -> None:
-    with pytest.raises(ConfigError, match="tile_us"):
-        Costs(tile_us=cost)
+    with pytest.raises(ConfigError, match="--tile-cost-us must be at least 0"):
+        Costs(cost, 1.0)
+    with pytest.raises(ConfigError, match="--row-cost-us must be at least 0"):
+        Costs(1.0, cost)
+
+
+@pytest.mark.parametrize(
+    ("layout", "own", "moves"),
+    [("eager", "layout", True), ("paper", "cost", True), ("native", None, False)],
+)
+def test_the_rule_is_the_layouts_own_or_the_one_chosen(
+    layout: str, own: str | None, moves: bool
+) -> None:
+    stream = shape_stream(make_shape("minicpm-duplex"), 60)
+    plain = simulate(stream, layout=layout, config=SMALL)
+    chosen = simulate(stream, layout=layout, config=SMALL, migration=MigrationConfig("span", 1000))
+    assert plain.accept == own
+    assert chosen.accept == ("span" if moves else None)
+    assert (plain.rows_moved > 0) is moves
+    assert chosen.rows_moved == 0  # no move shortens the span by a thousand pages
+
+
+def test_copies_that_cost_more_than_they_save_are_not_made() -> None:
+    stream = shape_stream(make_shape("minicpm-duplex"), 60)
+    free, dear = (
+        simulate(stream, layout="paper", config=SMALL, costs=Costs(10.0, row_us))
+        for row_us in (0.0, 1e6)
+    )
+    assert free.rows_moved > dear.rows_moved == 0
+    given = MigrationConfig(tile_cost_us=10.0, row_cost_us=0.0)
+    assert simulate(stream, layout="paper", config=SMALL, migration=given).attention_ms == (
+        free.attention_ms
+    )
+
+
+def test_memory_is_the_pool_or_what_was_committed() -> None:
+    stream = shape_stream(make_shape("audio"), 60)
+    native, paged, contiguous = (
+        simulate(stream, layout=name, config=SMALL) for name in ("native", "paged", "contiguous")
+    )
+    assert native.peak_memory_pages == native.capacity_pages
+    assert paged.peak_memory_pages == paged.peak_pages
+    chunk = 4 * PAGE_SIZE
+    assert contiguous.peak_memory_pages == -(-contiguous.peak_span // chunk) * 4
+
+
+def test_a_policy_that_cuts_nothing_has_no_watermarks() -> None:
+    result = simulate(shape_stream(make_shape("audio"), 5), "full")
+    assert result.high_watermark is result.low_watermark is None
 
 
 def test_an_unknown_shape_is_refused() -> None:
@@ -315,5 +369,7 @@ def test_units_that_do_not_fit_are_refused() -> None:
     stream = shape_stream(make_shape("audio"), 2)
     big = UnitBuilder().text([0] * 5000).build(UnitKind.TEXT)
     stream = type(stream)("given", lambda: [qwen.system(), big], 1, 43, 100, 0)
-    with pytest.raises(CapacityError, match="text unit has 5,000 tokens"):
+    with pytest.raises(
+        CapacityError, match=r"text unit has 5,000 tokens.*raise --high-watermark or"
+    ):
         simulate(stream)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnitide.config import RetentionConfig
+from omnitide.config import MigrationConfig, RetentionConfig
 from omnitide.errors import TraceError
 from omnitide.simulation.shapes import SHAPES
 from omnitide.simulation.simulator import simulate
@@ -26,7 +26,14 @@ from omnitide.units import AXES, CELL, Modality, Role, Unit, UnitBuilder, UnitKi
 COLUMNS = [name for name in CELL.names or () if name != "token"]
 
 HEADER = TraceHeader(
-    "model", "omnipick", "native", RetentionConfig(), largest_unit=566, reply=116, max_kv_size=None
+    "model",
+    "omnipick",
+    "native",
+    RetentionConfig(),
+    largest_unit=566,
+    reply=116,
+    max_kv_size=None,
+    migration=MigrationConfig("cost", 3, 7.5, 0.25),
 )
 
 
@@ -147,6 +154,11 @@ def retention(**changes: Any) -> dict[str, Any]:
     return header(retention={**HEADER.write()["retention"], **changes})
 
 
+def migration(**changes: Any) -> dict[str, Any]:
+    """The header with settings of the moves replaced."""
+    return header(migration={**HEADER.write()["migration"], **changes})
+
+
 BAD_HEADERS: dict[str, Any] = {
     "empty": b"",
     "no JSON": b"\x00\x01\x02",
@@ -163,6 +175,16 @@ BAD_HEADERS: dict[str, Any] = {
     "words for a number": retention(high_watermark="2500"),
     "NaN": b'{"format":"omnitide trace","version":1,"retention":{"recent_share":NaN}}',
     "a number for a name": header(policy=7),
+    "no moves": header(migration=None),
+    "an unknown rule": migration(accept="best"),
+    "a number for a rule": migration(accept=3),
+    "no pages": migration(span_pages=0),
+    "a missing count of pages": migration(span_pages=None),
+    "a negative cost": migration(tile_cost_us=-1.0),
+    "a huge cost": migration(row_cost_us=1e300),
+    "words for a cost": migration(row_cost_us="1"),
+    "one cost of two": migration(tile_cost_us=None),
+    "costs that no rule reads": migration(accept="tiles"),
     "a negative unit": header(largest_unit=-5),
     "deep nesting": b"[" * 10**5,
 }

@@ -20,8 +20,9 @@ FILES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 
 def kernels_of(file: str) -> set[str]:
     """Names of the __global__ functions of a file."""
-    text = re.sub(r"__launch_bounds__\([^)]*\)", "", Instance(file, "").source)
-    return set(re.findall(r"__global__\s+void\s+(\w+)\s*\(", text))
+    attributes = r"(?:\s+__(?:launch_bounds|cluster_dims)__\([^)]*\))*"
+    kernel = rf"__global__{attributes}\s+void{attributes}\s+(\w+)\s*\("
+    return set(re.findall(kernel, Instance(file, "").source))
 
 
 @pytest.mark.parametrize("file", FILES)

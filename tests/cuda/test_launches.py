@@ -76,7 +76,9 @@ def launched(monkeypatch: pytest.MonkeyPatch, fake_cupy: SimpleNamespace) -> lis
 @pytest.fixture
 def compiler(launched: list[str]) -> Callable[[Instance], Any]:
     def compiled(instance: Instance) -> Any:
-        def launch(grid: Any, block: Any, args: Any, shared: int = 0) -> None:
+        def launch(
+            grid: Any, block: Any, args: Any, shared: int = 0, overlap: bool = False
+        ) -> None:
             check_launch(instance, grid, block, args, shared)
             launched.append(instance.name)
 

@@ -431,6 +431,23 @@ def test_log_softmax_matches_oracle(
     np.testing.assert_allclose(got, want, rtol=3e-7, atol=3e-5)
 
 
+@pytest.mark.parametrize("count", [1, 7, 1000, 152_064])
+def test_argmax_takes_the_first_of_equals(
+    backend: Backend, count: int, rounded: Callable[..., Any]
+) -> None:
+    logits = rounded(np.random.default_rng(4).standard_normal(count), backend.dtype)
+    greatest = np.sort(np.random.default_rng(5).integers(0, count, 3))
+    logits[greatest] = 9
+
+    def best(values: NDArray[np.float64]) -> int:
+        return backend.run(lambda: backend.argmax(backend.asarray(values)))
+
+    assert best(logits) == greatest[0]
+    assert best(np.full(count, -3.0)) == 0
+    logits[-1] = np.nan
+    assert best(logits) == -1
+
+
 def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequest) -> None:
     """Every method of the protocol is in a table of this folder or has a test of its own."""
     elsewhere = {
@@ -443,6 +460,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "attention": "test_attention_matches_oracle",
         "attention_mass": "test_attention_mass_matches_oracle",
         "migrate": "test_migrate_is_a_simultaneous_copy",
+        "argmax": "test_argmax_takes_the_first_of_equals",
         "log_softmax": "test_log_softmax_matches_oracle",
         "forward_pass": "test_passes_of_a_stream_match_oracle",
         "run": "test_run_returns_and_raises_what_the_call_does",

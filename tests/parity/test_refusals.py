@@ -83,6 +83,18 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
         lambda g: g.backend.linear(g.zeros(2, 3), g.zeros(4, 3), None, g.zeros(4)),
         "[linear] residual must have shape (2, 4), got (4,)",
     ),
+    "argmax-shape": (
+        lambda g: g.backend.argmax(g.zeros(2, 3)),
+        "[argmax] logits must have shape (any), got (2, 3)",
+    ),
+    "argmax-none": (
+        lambda g: g.backend.argmax(g.zeros(0)),
+        "[argmax] logits must be at least one, got none",
+    ),
+    "log-softmax-none": (
+        lambda g: g.backend.log_softmax(g.zeros(0)),
+        "[log_softmax] logits must be at least one, got none",
+    ),
     "project-norm": (
         lambda g: g.backend.project(g.zeros(2, 3), g.zeros(4), 1e-6, [(g.zeros(4, 3), None)]),
         "[rms_norm] the last axis of x must have size 4, got (2, 3)",

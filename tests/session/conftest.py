@@ -28,6 +28,14 @@ def make_chunk(index: int, picture: bool = True, sound: bool = True) -> MediaChu
     return MediaChunk(start, start + 2.0, frames, times, samples)
 
 
+@pytest.fixture(autouse=True)
+def _private_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs that a session measures are kept away from those of the user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture(scope="session")
 def chunk() -> Callable[..., MediaChunk]:
     """`chunk(index, picture=True, sound=True)`."""

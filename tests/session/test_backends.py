@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omnitide import MediaOptions, RetentionConfig, Session
+from omnitide import MediaOptions, MigrationConfig, RetentionConfig, Session
 from omnitide.backends import BackendInfo, describe_backends, load_backend
 from omnitide.media.chunk import MediaChunk
 from omnitide.models import load_model
@@ -46,6 +46,7 @@ def test_greedy_reply_equals_the_reference(
             policy=policy,
             layout=layout,
             retention=retention,
+            migration=MigrationConfig("layout"),  # prices differ from device to device
             max_tokens=6,
             largest_unit=99,
         )

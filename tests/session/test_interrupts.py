@@ -74,7 +74,7 @@ def session(request: pytest.FixtureRequest, model: Any, monkeypatch: pytest.Monk
         retention=retention,
         layout=layout,
         policy=policy,
-        migration=MigrationConfig(span_pages=1),
+        migration=MigrationConfig("layout", span_pages=1),
         max_tokens=4,
         largest_unit=100,
     )

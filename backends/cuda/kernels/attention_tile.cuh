@@ -61,21 +61,19 @@ template <int D, int FRAGMENTS>
 constexpr bool CAN_HOLD =
     FRAGMENTS * (4 * SharedRows<D>::CHUNKS + CELLS / 2 + 4 * SharedRows<D>::STEPS) < 180;
 
-#ifndef BY_PRODUCT
-#define BY_PRODUCT 1
-#endif
 // A warp's 16 * FRAGMENTS rows. `scores[f][n][i]`, `out[f][n][i]`: row 16 f + lane / 4 + 8 (i / 2),
-// column 8 n + 2 (lane % 4) + i % 2. `most[f][r]`, `sum[f][r]`: row 16 f + lane / 4 + 8 r.
+// column 8 n + 2 (lane % 4) + i % 2. `most[f][r]`, `sum[f][2 r]`: row 16 f + lane / 4 + 8 r.
 // HELD: the queries stay in registers; else they are read from shared memory for each tile.
 template <typename T, int D, int FRAGMENTS, bool HELD>
 struct WarpAttention {
   using Rows = SharedRows<D>;
   using Scores = float[FRAGMENTS][CELLS / 8][4];
+  // Where registers are short, the weights are added up by a product with ones: it takes fewer.
+  static constexpr bool BY_PRODUCT = FRAGMENTS > 1;
 
   float out[FRAGMENTS][Rows::CHUNKS][4];
-  float total[FRAGMENTS][4];
   float most[FRAGMENTS][2];
-  float sum[FRAGMENTS][2];  // of this lane's columns only, until `finish`
+  float sum[FRAGMENTS][4];  // [2 r] is the row's; of this lane's columns only, until `finish`
   unsigned held[HELD ? FRAGMENTS : 1][HELD ? Rows::STEPS : 1][4];
 
   // Offsets of a lane's row and chunk for operand a (and transposed b), and for b.
@@ -102,9 +100,7 @@ struct WarpAttention {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         most[f][r] = NOTHING;
-        sum[f][r] = 0.0f;
-        total[f][2 * r] = 0.0f;
-        total[f][2 * r + 1] = 0.0f;
+        sum[f][2 * r] = sum[f][2 * r + 1] = 0.0f;
       }
     }
   }
@@ -188,7 +184,7 @@ struct WarpAttention {
 #pragma unroll
           for (int i = 2 * r; i < 2 * r + 2; ++i) {
             scores[f][n][i] = power_of_two(fmaf(scores[f][n][i], scale, -shift));
-            if (!BY_PRODUCT) sum[f][r] += scores[f][n][i];
+            if (!BY_PRODUCT) sum[f][2 * r] += scores[f][n][i];
           }
       }
   }
@@ -197,11 +193,8 @@ struct WarpAttention {
   __device__ __forceinline__ void move_to(int f, int r, float to, float scale) {
     const float factor = to == most[f][r] ? 1.0f : power_of_two((most[f][r] - to) * scale);
     most[f][r] = to;
-    sum[f][r] *= factor;
-    if (BY_PRODUCT) {
-      total[f][2 * r] *= factor;
-      total[f][2 * r + 1] *= factor;
-    }
+    sum[f][2 * r] *= factor;
+    sum[f][2 * r + 1] *= factor;
 #pragma unroll
     for (int n = 0; n < Rows::CHUNKS; ++n) {
       out[f][n][2 * r] *= factor;
@@ -211,6 +204,7 @@ struct WarpAttention {
 
   // out += weights * values. `values`: the tile's rows, shared memory.
   __device__ __forceinline__ void mix(const Scores& weights, unsigned values) {
+    const unsigned ones = pack_two(1.0f, 1.0f, T());
 #pragma unroll
     for (int step = 0; step < CELLS / 16; ++step) {
       unsigned a[FRAGMENTS][4];
@@ -223,10 +217,7 @@ struct WarpAttention {
         }
 #pragma unroll
       for (int f = 0; f < FRAGMENTS; ++f)
-        if (BY_PRODUCT) {
-          const unsigned ones = pack_two(1.0f, 1.0f, T());
-          multiply_add(total[f], a[f], ones, ones, T());
-        }
+        if (BY_PRODUCT) multiply_add(sum[f], a[f], ones, ones, T());
 #pragma unroll
       for (int n = 0; n < Rows::CHUNKS; n += 2) {
         unsigned b[4];
@@ -240,19 +231,17 @@ struct WarpAttention {
     }
   }
 
-  // Adds up the sums of the four lanes that share a row.
+  // Adds up the sums of the four lanes that share a row; a product has done so already.
   __device__ __forceinline__ void finish() {
+    if constexpr (!BY_PRODUCT) {
 #pragma unroll
-    for (int f = 0; f < FRAGMENTS; ++f)
+      for (int f = 0; f < FRAGMENTS; ++f)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (BY_PRODUCT) {
-          sum[f][r] = total[f][2 * r];
-          continue;
+        for (int r = 0; r < 2; ++r) {
+          sum[f][2 * r] += __shfl_xor_sync(~0u, sum[f][2 * r], 1);
+          sum[f][2 * r] += __shfl_xor_sync(~0u, sum[f][2 * r], 2);
         }
-        sum[f][r] += __shfl_xor_sync(~0u, sum[f][r], 1);
-        sum[f][r] += __shfl_xor_sync(~0u, sum[f][r], 2);
-      }
+    }
   }
 
   // Writes the quotients to the warp's rows in shared memory; 0 where a row saw nothing.
@@ -262,7 +251,7 @@ struct WarpAttention {
     for (int f = 0; f < FRAGMENTS; ++f)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float factor = sum[f][r] > 0.0f ? 1.0f / sum[f][r] : 0.0f;
+        const float factor = sum[f][2 * r] > 0.0f ? 1.0f / sum[f][2 * r] : 0.0f;
 #pragma unroll
         for (int n = 0; n < Rows::CHUNKS; ++n)
           *reinterpret_cast<unsigned*>(rows + Rows::at(16 * f + 8 * r + lane / 4, n) +

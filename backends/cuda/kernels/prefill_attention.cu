@@ -137,7 +137,7 @@ __device__ __forceinline__ void hide(float (&scores)[FRAGMENTS][CELLS / 8][4], i
 template <int THREADS, typename Warp>
 __device__ __forceinline__ void merge_groups(Warp& warp, float* exchange, int group, int thread,
                                              float scale) {
-  constexpr int FRAGMENTS = sizeof(warp.sum) / sizeof(warp.sum[0]);
+  constexpr int FRAGMENTS = sizeof(warp.most) / sizeof(warp.most[0]);
   constexpr int CHUNKS = Warp::Rows::CHUNKS;
   float* ranges = exchange + FRAGMENTS * CHUNKS * 4 * THREADS;
   if (group == 1) {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void merge_groups(Warp& warp, float* exchange, int gr
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         ranges[(4 * f + r) * THREADS + thread] = warp.most[f][r];
-        ranges[(4 * f + 2 + r) * THREADS + thread] = warp.sum[f][r];
+        ranges[(4 * f + 2 + r) * THREADS + thread] = warp.sum[f][2 * r];
       }
     }
   }
@@ -163,7 +163,7 @@ __device__ __forceinline__ void merge_groups(Warp& warp, float* exchange, int gr
       warp.move_to(f, r, fmaxf(warp.most[f][r], other), scale);
       const float factor =
           other == NOTHING ? 0.0f : power_of_two((other - warp.most[f][r]) * scale);
-      warp.sum[f][r] += factor * ranges[(4 * f + 2 + r) * THREADS + thread];
+      warp.sum[f][2 * r] += factor * ranges[(4 * f + 2 + r) * THREADS + thread];
 #pragma unroll
       for (int n = 0; n < CHUNKS; ++n)
 #pragma unroll
@@ -246,20 +246,15 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
   const int num_turns = gridDim.z * GROUPS, turn = blockIdx.z * GROUPS + warps;
   const unsigned group_stages = shared_address(stages) + warps * STAGES * STAGE;
   const int* group_orders = stage_orders + warps * STAGES * CELLS;
-  // Blocks that share a KV head start at different tiles, so that few wait for the same memory.
-  int num_pairs = 0, shift = 0;
-  const auto place_of = [&](int pair) {
-    return pair + shift < num_pairs ? pair + shift : pair + shift - num_pairs;
-  };
+  int next = 0, num_pairs = 0;
   const auto load = [&](int pair, int stage) {
     load_tile<T, D, GROUP_THREADS>(group_stages + stage * STAGE,
-                                   shared_address(group_orders + stage * CELLS),
-                                   seen + 2 * place_of(pair), thread, rotated, values, orders);
+                                   shared_address(group_orders + stage * CELLS), seen + 2 * pair,
+                                   thread, rotated, values, orders);
   };
 
   // Lists what is seen of the step's list from `next` on, as much as there is room for, and starts
   // the first copies.
-  int next = 0;
   const auto list_seen = [&](Entry entry) {
     int count = 0;
     while (true) {
@@ -291,7 +286,6 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
       __syncthreads();
     }
     num_pairs = count / 2;
-    shift = num_pairs * blockIdx.y / gridDim.y;
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
       const int pair = turn + ahead * num_turns;
@@ -316,15 +310,14 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
       if (ahead < num_pairs) load(ahead, stage == 0 ? STAGES - 1 : stage - 1);
       commit_copies();
 
-      const int place = place_of(pair);
       const unsigned keys = group_stages + stage * STAGE;
       float scores[FRAGMENTS][CELLS / 8][4];
       warp.score(scores, query_base, keys);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        if (seen[2 * place + half].tile < 0)
+        if (seen[2 * pair + half].tile < 0)
           hide<FRAGMENTS>(scores, half, group_orders + stage * CELLS, limits + warp_rows,
-                          seen[2 * place + half].live == 0);
+                          seen[2 * pair + half].live == 0);
       warp.weigh(scores, scale);
       warp.mix(scores, keys + CELLS * Rows::STRIDE);
       stage = stage == STAGES - 1 ? 0 : stage + 1;
@@ -367,7 +360,7 @@ __global__ void __launch_bounds__(32 * WARPS * GROUPS, 1)
         to[4 * n] = make_float2(warp.out[f][n][2 * r], warp.out[f][n][2 * r + 1]);
       if (lane % 4 == 0)
         reinterpret_cast<float2*>(part_ranges)[place] =
-            make_float2(warp.most[f][r], warp.sum[f][r]);
+            make_float2(warp.most[f][r], warp.sum[f][2 * r]);
     }
 }
 

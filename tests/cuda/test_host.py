@@ -1,0 +1,333 @@
+"""The host side of the whole backend, without a GPU: what it launches, in which order, with what.
+
+CuPy is replaced by NumPy and every kernel by a check of its arguments against the parameters in the
+kernel's text. Nothing is computed, so no value is compared here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from omnitide.backends.cuda import backend as backend_module
+from omnitide.backends.cuda import blas, compiler, prefill_hopper
+from omnitide.backends.cuda.device import Device
+from omnitide.backends.cuda.instances import Instance
+from omnitide.models.qwen2_5_omni.config import parse_config
+from omnitide.models.qwen2_5_omni.names import expected_tensors
+from omnitide.models.qwen2_5_omni.text import Decoder
+from omnitide.models.qwen2_5_omni.tiny import tiny_config
+from omnitide.step import Step
+
+STORAGE = {"__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16, "float": np.float32}
+SCALARS = {
+    "bool": np.bool_,
+    "int": np.int32,
+    "unsigned": np.uint32,
+    "long long": np.int64,
+    "unsigned long long": np.uint64,
+    "float": np.float32,
+}
+SHARED = {True: 227 * 1024, False: 99 * 1024}
+"""Most shared memory of a block on Hopper, and on the smallest chips."""
+
+
+class Launches:
+    """Stands in for the compiler's kernels: checks each launch and remembers its name."""
+
+    def __init__(self, hopper: bool) -> None:
+        self.names: list[str] = []
+        self.hopper = hopper
+
+    def kernel(self, instance: Instance) -> Callable[..., None]:
+        name, _, template = instance.name.partition("<")
+        parameters = _parameters(instance.source, name)
+        storage = STORAGE.get(template.split(",")[0].rstrip(">"))
+
+        def launch(
+            grid: Any, block: Any, args: Any, shared: int = 0, overlap: bool = False
+        ) -> None:
+            assert len(args) == len(parameters), (instance, len(args), parameters)
+            for parameter, arg in zip(parameters, args, strict=True):
+                _check(parameter, arg, storage)
+            assert 1 <= len(grid) <= 3
+            assert all(type(size) is int and size > 0 for size in (*grid, *block))
+            assert all(size < 1 << 16 for size in grid[1:])
+            assert np.prod(block) <= 1024
+            assert shared <= SHARED[self.hopper]
+            assert self.hopper or instance.arch is None
+            self.names.append(name)
+
+        return launch
+
+
+def _parameters(source: str, name: str) -> list[str]:
+    """The parameters of a kernel, with a macro that stands for all of them written out."""
+    start = next(m.end() for m in re.finditer(rf"\b{name}\(", source) if _is_kernel(source, m))
+    text = source[start : source.index(") {", start)]
+    if re.fullmatch(r"[A-Z_]+", text):
+        macro = re.search(rf"#define {text}\b(.*?[^\\])\n", source, re.DOTALL)
+        assert macro is not None
+        text = macro[1].replace("\\", " ")
+    return [" ".join(parameter.split()) for parameter in text.split(",")]
+
+
+def _is_kernel(source: str, match: re.Match[str]) -> bool:
+    before = source[: match.start()]
+    return "__global__" in before[max(before.rfind(";"), before.rfind("}"), 0) :]
+
+
+def _check(parameter: str, arg: Any, storage: Any) -> None:
+    kind = re.sub(r"\bconst\b|__grid_constant__|__restrict__", "", parameter)
+    kind = " ".join(kind.split())
+    if "*" in kind:
+        is_null = type(arg) is np.uint64 and arg == 0
+        assert is_null or isinstance(arg, np.ndarray), parameter
+        if kind.startswith("T ") and not is_null:
+            assert arg.dtype == storage, parameter
+        return
+    kind = kind.rpartition(" ")[0]
+    if kind == "TensorMap":
+        assert arg.nbytes == 128
+    else:
+        assert type(arg) is SCALARS[kind], (parameter, type(arg))
+
+
+class Stream:
+    """A stream that knows whether it is being recorded."""
+
+    ptr = 1
+
+    def __init__(self) -> None:
+        self.recording = False
+
+    def use(self) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        assert not self.recording
+
+    def begin_capture(self) -> None:
+        assert not self.recording
+        self.recording = True
+
+    def end_capture(self) -> SimpleNamespace:
+        self.recording = False
+        return SimpleNamespace(launch=lambda stream: None)
+
+
+class DeviceArray(np.ndarray):  # type: ignore[type-arg]
+    """A NumPy array with CuPy's address, flags and copying."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def flags(self) -> Any:
+        return SimpleNamespace(c_contiguous=np.ndarray.flags.__get__(self).c_contiguous)
+
+    def set(self, values: NDArray[Any]) -> None:
+        self[...] = values
+
+
+def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
+    """As much of CuPy as the backend uses."""
+
+    @contextmanager
+    def using_allocator(allocator: object) -> Iterator[None]:
+        yield
+
+    def on_device(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            # Copies from the host can't be recorded.
+            assert make is not np.asarray or not stream.recording
+            return make(*args, **kwargs).view(DeviceArray)
+
+        return made
+
+    makers = ("empty", "zeros", "full", "asarray", "ascontiguousarray", "concatenate", "empty_like")
+    device = SimpleNamespace(
+        compute_capability=capability, attributes={"MaxSharedMemoryPerBlockOptin": 101_376}
+    )
+    pool = SimpleNamespace(malloc=None, total_bytes=lambda: 0, free_all_blocks=lambda: None)
+    cuda = SimpleNamespace(
+        Stream=lambda non_blocking: stream,
+        get_current_stream=lambda: stream,
+        Device=lambda: device,
+        MemoryPool=lambda: pool,
+        using_allocator=using_allocator,
+        memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+        runtime=SimpleNamespace(memGetInfo=lambda: (1 << 30, 2 << 30)),
+    )
+    return SimpleNamespace(
+        ndarray=DeviceArray,
+        cuda=cuda,
+        asnumpy=np.asarray,
+        get_default_memory_pool=lambda: pool,
+        **{name: on_device(getattr(np, name)) for name in makers},
+    )
+
+
+@pytest.fixture(params=["90", "86"], ids=["hopper", "ampere"])
+def hopper(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "90")
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch, hopper: bool) -> Launches:
+    found = Launches(hopper)
+    fake = stand_in(Stream(), "90" if hopper else "86")
+    for name, module in list(sys.modules.items()):
+        if name.startswith("omnitide.backends.cuda.") and hasattr(module, "cp"):
+            monkeypatch.setattr(module, "cp", fake)
+    monkeypatch.setattr(compiler, "Kernel", found.kernel)
+
+    def gemm(*args: Any) -> int:
+        assert len(args) == len(blas._ARGUMENTS)
+        for kind, arg in zip(blas._ARGUMENTS, args, strict=True):
+            kind.from_param(arg)  # raises if it can't be passed so
+        found.names.append("cublas")
+        return 0
+
+    others = ("Create_v2", "Destroy_v2", "SetStream_v2", "SetWorkspace_v2")
+    library = SimpleNamespace(**{f"cublas{name}": lambda *args: 0 for name in others})
+    library.cublasGemmEx = gemm
+    monkeypatch.setattr(blas, "_library", lambda: library)
+    tensor_map = np.zeros(1, "V128")
+    monkeypatch.setattr(prefill_hopper, "TensorMaps", lambda *box: lambda pool: tensor_map)
+    return found
+
+
+def make_backend(dtype: str, hopper: bool) -> Any:
+    capability = (9, 0) if hopper else (8, 6)
+    shared = SHARED[hopper]
+    return backend_module.CudaBackend(dtype, Device("a GPU", capability, 132, shared, 24 << 30, {}))
+
+
+def step_of(cells: int, queries: int, rotation: int | None) -> Step:
+    orders = np.arange(cells, dtype=np.int32)
+    table = np.zeros((cells, 64), np.float32)
+    new = slice(cells - queries, None)
+    slots = orders.copy()
+    return Step(
+        slots,
+        orders,
+        table,
+        table,
+        slots[new],
+        orders[new],
+        table[new],
+        table[new],
+        rotation=rotation,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("queries", [1, 3, 7, 70])
+def test_a_pass_launches_what_it_should(
+    dtype: str, queries: int, hopper: bool, launches: Launches
+) -> None:
+    backend = make_backend(dtype, hopper)
+    config = parse_config(tiny_config(layers=2))
+    names = [name for name in expected_tensors(config) if "visual" not in name]
+    weights = {
+        name: backend.asarray(np.zeros(expected_tensors(config)[name], np.float32))
+        for name in names
+    }
+    decoder = Decoder(config.text, backend, weights)
+    pools = backend.run(backend.new_pools, 2, 1, 128, 6)
+
+    def go(rotation: int | None) -> list[str]:
+        launches.names.clear()
+        x = backend.asarray(np.zeros((queries, 256), np.float32))
+        step = step_of(100 + queries, queries, rotation)
+        backend.run(backend.forward_pass, decoder.forward, x, pools, step)
+        return list(launches.names)
+
+    first, second, third = go(0), go(0), go(0)
+    halves = dtype != "float32"
+    attention = (
+        "plain_attend"
+        if not halves
+        else "decode_attention"
+        if queries <= 16
+        else "prefill_attention"
+    )
+    assert sum(name.startswith(attention) for name in first) in (2, 4)
+    assert first[0] == "turn"
+    assert first.count("append") in (2, 4)
+    # One token is recorded at once, other passes when they come again; then they are replayed.
+    assert first.count("append") == (4 if queries == 1 else 2)
+    assert second.count("append") == (0 if queries == 1 else 4)
+    assert third == []
+    assert "turn" not in second
+    assert go(1) == ["turn"]
+    assert go(None).count("turn") == 2
+    # The logits of the last token are one row in any case.
+    assert ("matvec" in first) == halves
+    assert ("cublas" in first) == (not halves or queries > 4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -> None:
+    backend = make_backend(dtype, hopper)
+    x = backend.asarray(np.zeros((70, 2, 72), np.float32))
+
+    def go() -> None:
+        backend.segment_attention(x, x, x, (30, 40), 0.1)
+        backend.rotate(x, np.zeros((70, 36)), np.zeros((70, 36)))
+        backend.gelu(x)
+        backend.take(x, [1, 2])
+        flat = backend.asarray(np.zeros((70, 144), np.float32))
+        weight = backend.asarray(np.zeros(144, np.float32))
+        backend.layer_norm(flat, weight, weight, 1e-6)
+        backend.argmax(weight)
+        backend.log_softmax(weight)
+        pools = backend.new_pools(2, 2, 72, 4)
+        step = step_of(100, 3, None)
+        step = Step(
+            step.slots,
+            step.orders,
+            step.cos[:, :36],
+            step.sin[:, :36],
+            step.query_slots,
+            step.query_orders,
+            step.query_cos[:, :36],
+            step.query_sin[:, :36],
+        )
+        backend.append(pools, 1, step, x[:3], x[:3])
+        backend.attention(x[:3], pools, 1, step, 0.1)
+        backend.attention_mass(x[:3], pools, 1, step, 0.1)
+        backend.migrate(pools, np.arange(3, dtype=np.int32), np.arange(1, 4, dtype=np.int32))
+        backend.grow_pools(pools, 9)
+
+    backend.run(go)
+    segments = "plain_segments" if dtype == "float32" else "segment_attention"
+    for name in (segments, "rotate", "gelu", "take", "layer_norm", "plain_mass", "move_rows"):
+        assert name in launches.names
+
+
+def test_lack_of_memory_says_how_much_was_needed(
+    hopper: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from omnitide.backends.cuda import paged
+    from omnitide.errors import BackendError
+
+    backend = make_backend("bfloat16", hopper)
+
+    def refuse(*args: object) -> None:
+        raise MemoryError("out")
+
+    monkeypatch.setattr(paged.cp, "empty", refuse)
+    with pytest.raises(BackendError, match=r"\[new_pools\].*1\.3 GiB are needed, 1\.0 of 2\.0 GiB"):
+        backend.run(backend.new_pools, 28, 4, 128, 256)
