@@ -1,4 +1,4 @@
-"""Products of a few rows with weights, and argmax, against float64; overlapping launches."""
+"""Products of a few rows with weights against float64; overlapping launches."""
 
 from __future__ import annotations
 
@@ -118,24 +118,6 @@ def test_gated(
     ]
     out = matvec.gated(on_device(x), on_device(norm), EPS, *matrices)
     assert_close(out, gate / (1 + np.exp(-gate)) * up, dtype)
-
-
-@pytest.mark.parametrize("width", [1, 3, 9, 1000, 4097, 152064])
-def test_argmax(
-    matvec: MatVec,
-    dtype: str,
-    width: int,
-    values: Callable[..., NDArray[Any]],
-    on_device: Callable[..., Any],
-) -> None:
-    logits = values(np.random.default_rng(4), dtype, 4, width)
-    logits[1] = np.round(wide(logits[1])).astype(logits.dtype)  # ties
-    logits[2] = -np.inf
-    right = wide(logits).argmax(axis=1)
-    logits[3, width // 2] = np.nan
-    right[3] = -1
-    for _ in range(2):  # the workspace is as it was
-        assert np.array_equal(cp.asnumpy(matvec.argmax(on_device(logits))), right)
 
 
 @HALVES
