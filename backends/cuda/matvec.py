@@ -1,7 +1,6 @@
 """Products of a few rows with the weights, and what decode does around them.
 
-A decoded token reads every weight once, so these launches are decode. With overlap each is prepared
-while its predecessor ends: weights flow without a gap.
+A decoded token reads every weight once, so these launches are most of a decoded token's time.
 """
 
 from __future__ import annotations
@@ -18,19 +17,22 @@ from omnitide.backends.cuda.instances import C_TYPES, Instance
 MAX_TOKENS = 8
 """Rows of x, at most, that a launch takes; they share one reading of the weights."""
 
-_WARPS = 12  # of a block
-_RINGS = (*((2048, slots) for slots in range(8, 0, -1)), (1024, 1), (512, 1))
-"""Columns that a copy brings, at most, and copies of a warp under way; the first that fits."""
+_WARPS = 8  # of a block
+_HALF = (
+    113 * 1024
+)  # bytes of shared memory, so that an H100's multiprocessor has room for two blocks
+_ALL = 227 * 1024
+_SLOTS = range(8, 0, -1)
+_RINGS = (
+    *((2048, slots, _HALF) for slots in _SLOTS),
+    *((2048, slots, _ALL) for slots in _SLOTS),
+    *((1024, 1, _ALL), (512, 1, _ALL)),
+)
+"""Columns that a copy brings, at most, copies of a warp under way, and bytes of shared memory that
+a block may have. The first that fits is taken."""
 
 _MAX_PIECES = 64  # of a row
 _STATIC = 5376  # bytes of shared memory that a block needs in any case
-_EXCLUSIVE = 114 * 1024
-"""Bytes of shared memory, at least: no multiprocessor has room for two such blocks.
-
-Two of a launch on one multiprocessor would take twice as long as one on each, and where kernels
-overlap nothing else keeps the blocks apart.
-"""
-
 _DTYPES = ("float16", "bfloat16")
 _TOKENS = (1, 2, 4, 8)
 _NULL = np.uint64(0)
@@ -56,14 +58,15 @@ class MatVec:
     any out; float16 or bfloat16. Products and sums are in float32.
     """
 
-    def __init__(self, compiler: Compiler, multiprocessors: int, overlap: bool = True) -> None:
+    def __init__(self, compiler: Compiler, multiprocessors: int, overlap: bool = False) -> None:
         """
         Args:
             compiler: Of the device.
             multiprocessors: Of the device.
             overlap: Let kernels start before their predecessor has ended, where the device can.
                 Every kernel of the stream that is launched so waits as `kernels/overlap.cuh` says;
-                kernels launched in the ordinary way are safe between them.
+                kernels launched in the ordinary way are safe between them. Products alone gain by
+                it; among other kernels, such as attention, blocks are spread unevenly and all lose.
         """
         self._compiler = compiler
         self._multiprocessors = multiprocessors
@@ -153,12 +156,12 @@ class MatVec:
 
     def _ring(self, width: int, rows: int) -> tuple[int, int, int] | None:
         """Columns, slots and bytes of dynamic shared memory for so many rows beside the ring."""
-        for most, slots in _RINGS:
+        for most, slots, budget in _RINGS:
             pieces = -(-width // most)
             columns = -(-width // (8 * pieces)) * 8
             size = 2 * (_WARPS * slots * columns + rows * width)
-            if pieces <= _MAX_PIECES and size + _STATIC <= self._limit:
-                return columns, slots, max(size, min(_EXCLUSIVE, self._limit - _STATIC))
+            if pieces <= _MAX_PIECES and size + _STATIC <= min(budget, self._limit):
+                return columns, slots, size
         return None
 
 

@@ -123,7 +123,6 @@ def test_gated(
 @HALVES
 def test_overlapping_launches_give_what_launches_in_turn_give(
     compiler: Compiler,
-    matvec: MatVec,
     dtype: str,
     values: Callable[..., NDArray[Any]],
     on_device: Callable[..., Any],
@@ -144,13 +143,15 @@ def test_overlapping_launches_give_what_launches_in_turn_give(
             x = kernels.linear(kernels.gated(x, norm, EPS, gate, None, up, None), down, None, x)
         return x
 
-    in_turn = run(MatVec(compiler, 7, overlap=False))
+    in_turn = run(MatVec(compiler, 7))
+    count = cp.cuda.Device().attributes["MultiProcessorCount"]
+    overlapping = MatVec(compiler, count, overlap=True)
     stream = cp.cuda.Stream(non_blocking=True)
     cp.cuda.Device().synchronize()
     with stream:
-        run(matvec)
+        run(overlapping)
         stream.begin_capture()
-        recorded = run(matvec)
+        recorded = run(overlapping)
         graph = stream.end_capture()
         for _ in range(20):
             graph.launch(stream)

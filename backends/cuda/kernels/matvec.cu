@@ -10,8 +10,8 @@
 //   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
 //
 // T: __half or __nv_bfloat16. Products and sums in float, one rounding at the end.
-// Grid: any number of blocks of 384 threads, best one a multiprocessor; each takes an equal share
-// of the rows. Shared memory: 2 (12 slots columns + (tokens + NORM) width) bytes. Reference:
+// Grid: any number of blocks of 256 threads, best one a multiprocessor; each takes an equal share
+// of the rows. Shared memory: 2 (8 slots columns + (tokens + NORM) width) bytes. Reference:
 // `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
 //
 // A row is cut into pieces of `columns` columns, a multiple of 8, at most 2048 and so many that no
@@ -24,11 +24,11 @@
 #include "overlap.cuh"
 #include "types.cuh"
 
-constexpr int WARPS = 12;
+constexpr int WARPS = 8;
 constexpr int THREADS = 32 * WARPS;
-constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
+constexpr int PARTIALS = 1024;                 // sums of pieces that a block keeps
 [[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
-constexpr int STEPS = 8;  // of 16 bytes a lane: a piece is as many at most
+constexpr int STEPS = 8;                       // of 16 bytes a lane: a piece is as many at most
 
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
@@ -221,6 +221,7 @@ __global__ void __launch_bounds__(THREADS)
   }
 #if __CUDA_ARCH__ >= 900
   if (NORM) fetch(tokens, norm_weight, 1);
+  let_successor_start();
   wait_for_predecessor();
   fetch(0, x, tokens);
   close_group();
@@ -309,11 +310,7 @@ __global__ void __launch_bounds__(THREADS)
 #endif
       load(of_weights, reinterpret_cast<const uint4*>(ring + slot * columns));
       __syncwarp();
-      if (next.unit < count) {
-        fill(next, slot, first_barrier + slot * 8);
-      } else {
-        let_successor_start();  // whose loads follow the last of ours without a gap
-      }
+      if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
 #if __CUDA_ARCH__ < 900
       close_group();
 #endif
