@@ -76,8 +76,4 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
       : "memory");
 }
 
-__device__ __forceinline__ void prefetch_bulk(const void* from, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 #endif

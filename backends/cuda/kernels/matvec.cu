@@ -10,23 +10,25 @@
 //   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
 //
 // T: __half or __nv_bfloat16. Products and sums in float, one rounding at the end.
-// Grid: any number of blocks of 32 WARPS threads, best one a multiprocessor; each takes an equal
-// share of the rows. Shared memory: 2 (WARPS slots columns + (tokens + NORM) width) bytes.
-// Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
+// Grid: any number of blocks of 256 threads, best one a multiprocessor; each takes an equal share
+// of the rows. Shared memory: 2 (8 slots columns + (tokens + NORM) width) bytes. Reference:
+// `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py.
 //
 // A row is cut into pieces of `columns` columns, a multiple of 8, at most 2048 and so many that no
-// piece is empty. The warps take the block's pieces in turn; each has `slots` (1 to 4) places of
-// its own that weights are copied to asynchronously, so that no warp waits for another while
-// weights flow. A piece's sum goes to shared memory; when a batch of rows is done, one thread an
-// output adds up its pieces. The weights don't depend on earlier kernels: their copies start before
-// the wait for those.
+// piece is empty; there are at most 64 a row. The warps take the block's pieces in turn; each has
+// `slots` (1 to 8) places of its own that weights are copied to asynchronously, so that no warp
+// waits for another while weights flow. A piece's sum goes to shared memory; when a batch of rows
+// is done, one thread an output adds up its pieces. The weights don't depend on earlier kernels:
+// their copies start before the wait for those.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "types.cuh"
 
-constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
+constexpr int WARPS = 8;
+constexpr int THREADS = 32 * WARPS;
+constexpr int PARTIALS = 1024;                 // sums of pieces that a block keeps
 [[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
-constexpr int STEPS = 8;  // of 16 bytes a lane: a piece is as many at most
+constexpr int STEPS = 8;                       // of 16 bytes a lane: a piece is as many at most
 
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
@@ -132,13 +134,12 @@ __device__ __forceinline__ void wait_for_groups_but(int slots) {
   }
 }
 
-template <typename T, bool GATED, bool NORM, int TOKENS, int WARPS>
-__global__ void __launch_bounds__(32 * WARPS)
+template <typename T, bool GATED, bool NORM, int TOKENS>
+__global__ void __launch_bounds__(THREADS)
     matvec(const T* x, const T* norm_weight, float eps, const T* weight_0, const T* weight_1,
            const T* weight_2, const T* bias_0, const T* bias_1, const T* bias_2, const T* residual,
            T* out_0, T* out_1, T* out_2, int height_0, int height_1, int height_2, int tokens,
-           int width, int columns, int slots, int late) {
-  constexpr int THREADS = 32 * WARPS;
+           int width, int columns, int slots) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float partials[PARTIALS];
   __shared__ float squares[WARPS];
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(32 * WARPS)
   }
 #if __CUDA_ARCH__ >= 900
   if (NORM) fetch(tokens, norm_weight, 1);
-  if (!late) let_successor_start();
+  let_successor_start();
   wait_for_predecessor();
   fetch(0, x, tokens);
   close_group();
@@ -309,11 +310,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 #endif
       load(of_weights, reinterpret_cast<const uint4*>(ring + slot * columns));
       __syncwarp();
-      if (next.unit < count) {
-        fill(next, slot, first_barrier + slot * 8);
-      } else if (late) {
-        let_successor_start();
-      }
+      if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
 #if __CUDA_ARCH__ < 900
       close_group();
 #endif
