@@ -116,9 +116,9 @@ class Step:
         """The live cells by subblock."""
         # A grid of all subblocks up to the last live one, then only those with a live row.
         count = int(self.slots.max(initial=-1)) // SUBBLOCK_SIZE + 1
-        grid = np.full(count * SUBBLOCK_SIZE, -1, np.int32)
-        grid[self.slots] = np.arange(self.num_cells, dtype=np.int32)
-        grid = grid.reshape(count, SUBBLOCK_SIZE)
+        by_slot = np.full(count * SUBBLOCK_SIZE, -1, np.int32)
+        by_slot[self.slots] = np.arange(self.num_cells, dtype=np.int32)
+        grid = by_slot.reshape(count, SUBBLOCK_SIZE)
         bits = np.packbits(grid >= 0, axis=1, bitorder="little").view("<u4")[:, 0]
         subblocks = np.flatnonzero(bits)
         cells = grid[subblocks]
