@@ -79,7 +79,8 @@ class CudaBackend:
 
     def to_numpy(self, array: Array) -> NDArray[Any]:
         """A float32 copy on the host."""
-        return cp.asnumpy(array).astype(np.float32)
+        host: NDArray[Any] = cp.asnumpy(array)
+        return host.astype(np.float32)
 
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
         """The named tensors, read and converted one at a time."""

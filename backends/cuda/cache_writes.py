@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.instances import C_TYPES, Instance
-from omnitide.pages import Slots
 
 THREADS = 128  # of append.cu
 MOVING_THREADS = 256  # of migrate.cu
@@ -29,6 +29,9 @@ SCRATCH_BYTES = 1 << 28
 
 UNITS = {"uint4": ACCESS_BYTES, "unsigned": 4}
 """Bytes of the units that rows move in. head_dim is even, so that the smaller always fits."""
+
+Rows = NDArray[np.integer[Any]]
+"""Slots, on the host."""
 
 _TABLES_KEPT = 16
 
@@ -124,7 +127,7 @@ class CacheWrites:
             ),
         )
 
-    def migrate(self, arrays: Sequence[Array], source: Slots, destination: Slots) -> None:
+    def migrate(self, arrays: Sequence[Array], source: Rows, destination: Rows) -> None:
         """Copy rows `source` to rows `destination`, as if all at once. Changes the arrays.
 
         Rows that are not overwritten themselves are copied directly, in one launch where that is
@@ -185,7 +188,7 @@ class CacheWrites:
 
 
 def plan(
-    source: Slots, destination: Slots
+    source: Rows, destination: Rows
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """How to move rows with the least scratch.
 

@@ -75,10 +75,10 @@ class Matrices:
 
     def _by_vector(self, rows: Array, weight: Array) -> bool:
         """Whether the matrix-vector kernels take so many rows of that type and size."""
-        width = weight.shape[1]
+        width = int(weight.shape[1])
         if rows.dtype.itemsize != 2 or width % 8:
             return False
-        return 1 <= rows.shape[0] <= min(VECTOR_ROWS, self._vector.max_tokens(width))
+        return 1 <= int(rows.shape[0]) <= min(VECTOR_ROWS, self._vector.max_tokens(width))
 
 
 def _rows(x: Array) -> Array:

@@ -111,7 +111,7 @@ def _query_tiles(num_queries: int, num_heads: int, num_kv_heads: int) -> int:
 
 def _shared_bytes(q: Array, rotated: Array, step: DeviceStep) -> int:
     """Layout and plan of the kernel."""
-    num_queries, num_heads, head_dim = q.shape
+    num_queries, num_heads, head_dim = (int(size) for size in q.shape)
     stages = _STAGES[head_dim]
     tiles = _query_tiles(num_queries, num_heads, rotated.shape[1])
     queries = 2 * _TILE_ROWS * head_dim * 2

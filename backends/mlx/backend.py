@@ -135,7 +135,7 @@ class MlxBackend(Composed):
     def argmax(self, logits: Array) -> int:
         """Index of the greatest; MLX takes the first of equals."""
         checks.check_logits("argmax", logits)
-        best = mx.where(mx.isnan(logits).any(), -1, mx.argmax(logits).astype(mx.int32))
+        best: Array = mx.where(mx.isnan(logits).any(), -1, mx.argmax(logits).astype(mx.int32))
         return int(best.item())
 
     def log_softmax(self, logits: Array) -> Array:
