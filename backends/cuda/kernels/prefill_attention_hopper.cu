@@ -625,9 +625,12 @@ __device__ __forceinline__ void finish_rows(const Plan& plan, const Work& work, 
   softmax.finish();
   if (work.from > 0) {
     store_part<D>(part_of<D>(partials, worker, side), o, softmax);
-    __threadfence();
     sync_named(ALONE + side, 128);
-    if (thread == 0) atomicAdd(arrived, 1);
+    if (thread == 0) {
+      // After the barrier: a fence covers what its thread has seen, so the parts of all 128.
+      __threadfence();
+      atomicAdd(arrived, 1);
+    }
     return;
   }
   if (work.to < work.blocks(plan)) {
