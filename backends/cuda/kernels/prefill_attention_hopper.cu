@@ -771,6 +771,9 @@ __device__ __forceinline__ void compute(const Plan& plan, Work work, const Share
     if (!kept) {
       wait_products<0>(o);
       if (fresh) {
+        // The repeated scores read the rows that the outputs will go through; a warp has waited for
+        // its own part of them only.
+        if (!more) sync_named(ALONE + side, 128);
         finish_rows<T, D>(plan, done, share, worker, side,
                           queries + (item - more) % 2 * L::QUERY_BYTES, o, softmax, scale, partials,
                           arrivals, out, rows);
