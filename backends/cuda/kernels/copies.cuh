@@ -76,6 +76,12 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
       : "memory");
 }
 
+// Before a bulk copy over shared memory that this thread has read or written itself: such copies
+// keep no order with ordinary accesses. If another thread starts the copy, a barrier follows.
+__device__ __forceinline__ void fence_before_copy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 __device__ __forceinline__ void prefetch_bulk(const void* from, unsigned bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
