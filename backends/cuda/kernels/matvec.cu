@@ -24,9 +24,9 @@
 #include "overlap.cuh"
 #include "types.cuh"
 
-constexpr int PARTIALS = 1024;  // sums of pieces that a block keeps
+constexpr int PARTIALS = 1024;                 // sums of pieces that a block keeps
 [[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
-constexpr int STEPS = 8;  // of 16 bytes a lane: a piece is as many at most
+constexpr int STEPS = 8;                       // of 16 bytes a lane: a piece is as many at most
 
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
