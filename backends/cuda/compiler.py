@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +13,19 @@ from omnitide.backends.cuda.launch import can_overlap, launch_overlapping
 STATIC_SHARED = 48 * 1024
 """Bytes of shared memory that a kernel may use without asking."""
 
+MORE_OPTIONS = "OMNITIDE_NVRTC_OPTIONS"
+"""Options of the compiler for those who debug, e.g. -lineinfo."""
+
 
 class Kernel:
     """A compiled instance. Launches on CuPy's current stream."""
 
     def __init__(self, instance: Instance) -> None:
         options = () if instance.arch is None else (f"-arch={instance.arch}",)
+        more = os.environ.get(MORE_OPTIONS, "").split()
         module = cp.RawModule(
             code=instance.source,
-            options=("-std=c++17", *options),
+            options=("-std=c++17", *options, *more),
             name_expressions=(instance.name,),
         )
         self._function = module.get_function(instance.name)

@@ -31,10 +31,11 @@ __device__ __forceinline__ void expect_bytes(unsigned long long* barrier, unsign
       "r"(bytes)
       : "memory");
 }
+// Acquires at the scope of the cluster: the default, that of the block, doesn't reach the senders.
 __device__ __forceinline__ void wait_for_bytes(unsigned long long* barrier) {
   asm volatile(
       "{ .reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
+      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
       "@!done bra again; }" ::"r"(shared_address(barrier))
       : "memory");
 }

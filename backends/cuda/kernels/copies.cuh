@@ -76,4 +76,10 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
       : "memory");
 }
 
+// Before a bulk copy over shared memory that this thread has read or written itself: such copies
+// keep no order with ordinary accesses. If another thread starts the copy, a barrier follows.
+__device__ __forceinline__ void fence_before_copy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 #endif

@@ -35,6 +35,14 @@
 // clusters, these exchange first, through shared memory, and the last cluster of a KV head adds up
 // what the others leave in `parts`, marked the same way; less traffic, for short histories.
 //
+// This needs no order between words: each is waited for by itself, and only its one reader, who has
+// it, marks it unwritten again. The next launch writes after this one has ended, also where they
+// overlap (`wait_for_predecessor`) or are replayed. A launch that ends early leaves words behind;
+// but with it ends the context, and the scratch is made anew (compute-sanitizer can be told
+// otherwise: don't). No NaN of the arithmetic has all bits set: they are all 0x7fffffff, and every
+// word is the result of an operation, not a copy of an input. Nobody leaves a cluster before all
+// that is sent to it has come.
+//
 // Scores, softmax and sums are float32; the query after its rotation and P are rounded to T.
 // Reference: backends/reference/attention.py, paged_attention.
 #include "cluster.cuh"

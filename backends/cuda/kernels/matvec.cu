@@ -309,6 +309,9 @@ __global__ void __launch_bounds__(THREADS)
       wait_for_groups_but(slots - 1);
 #endif
       load(of_weights, reinterpret_cast<const uint4*>(ring + slot * columns));
+#if __CUDA_ARCH__ >= 900
+      if (next.unit < count) fence_before_copy();
+#endif
       __syncwarp();
       if (next.unit < count) fill(next, slot, first_barrier + slot * 8);
 #if __CUDA_ARCH__ < 900

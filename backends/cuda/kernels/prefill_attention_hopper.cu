@@ -21,6 +21,22 @@
 // rows each and take turns: the softmax of one hides behind the products of the other, and the
 // scores of the next block are computed beside the values of the last, across query tiles too.
 //
+// What orders memory, apart from barriers of threads. All arrivals release, all waits acquire, in
+// every lane that goes on to read or to issue.
+//   keys, values   copied by the copy engine, read by wgmma: one proxy, so full and free barriers
+//                  are enough. A wgmma of four warps has read its operands once each warp has
+//                  waited for its own part: each arrives on the free barriers, 8 in all.
+//   values with dead rows   written by cp.async, as ordinary stores are: each lane waits for its
+//   own
+//                  and passes the proxy fence, then the warp meets, then lane 0 arrives.
+//   cell_orders    stored by all lanes; the warp meets, then lane 0 arrives on keys_full. Read
+//   before
+//                  the reader's warp meets and arrives on keys_free.
+//   queries        stored, fenced and announced by each thread for itself. Outputs are staged over
+//                  queries that no product reads any more: see `compute`.
+//   partials       stores, barrier, fence, count; and on the other side count seen, fence, barrier,
+//                  loads that pass the L1. The count returns to 0 in the launch that raised it.
+//
 // Numerics: products in T with float accumulators, softmax in float (base 2), probabilities rounded
 // to T. Subblocks that no row of the query tile sees are never fetched, dead rows of values are
 // zeros, scores of unseen cells are set to -inf. A query that sees nothing gives 0. `scale` is
@@ -625,9 +641,12 @@ __device__ __forceinline__ void finish_rows(const Plan& plan, const Work& work, 
   softmax.finish();
   if (work.from > 0) {
     store_part<D>(part_of<D>(partials, worker, side), o, softmax);
-    __threadfence();
     sync_named(ALONE + side, 128);
-    if (thread == 0) atomicAdd(arrived, 1);
+    if (thread == 0) {
+      // After the barrier: a fence covers what its thread has seen, so the parts of all 128.
+      __threadfence();
+      atomicAdd(arrived, 1);
+    }
     return;
   }
   if (work.to < work.blocks(plan)) {
@@ -768,6 +787,9 @@ __device__ __forceinline__ void compute(const Plan& plan, Work work, const Share
     if (!kept) {
       wait_products<0>(o);
       if (fresh) {
+        // The repeated scores read the rows that the outputs will go through; a warp has waited for
+        // its own part of them only.
+        if (!more) sync_named(ALONE + side, 128);
         finish_rows<T, D>(plan, done, share, worker, side,
                           queries + (item - more) % 2 * L::QUERY_BYTES, o, softmax, scale, partials,
                           arrivals, out, rows);
