@@ -93,6 +93,12 @@ def test_pictures_are_drawn(name: str, call: Callable[..., Any], tmp_path: Path)
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_that_fails_leaves_no_picture(call: Callable[..., Any], tmp_path: Path) -> None:
+    given = arguments("decode", "--backend", "reference", "--policy", "h2o")
+    assert call(*given, "--plot", tmp_path / "bench.png").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["attention", "decode", "update"])
 def test_torch_is_measured_beside(name: str, call: Callable[..., Any]) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
