@@ -63,7 +63,7 @@ class Rows:
     Attributes:
         results: Of the rows that could be simulated to their end.
         timelines: Of the same rows, if they are drawn.
-        failures: Of the others, which and why.
+        failures: Of the others, which and why; and of a picture that could not be written.
     """
 
     results: list[SimulationResult] = field(default_factory=list)
@@ -84,7 +84,10 @@ def run_simulate(options: argparse.Namespace) -> int:
         rows = _simulate_all(plan, PlainConsole(stderr=True), picture is not None)
         if rows.results:
             if picture is not None:
-                picture.save(rows.results, rows.timelines)
+                try:
+                    picture.save(rows.results, rows.timelines)
+                except ConfigError as error:  # the figures are shown all the same
+                    rows.failures.append(str(error))
             if options.json:
                 found = [result.as_dict() for result in rows.results]
                 write_words(json.dumps(found, indent=2, allow_nan=False) + "\n")
