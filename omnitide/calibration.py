@@ -23,6 +23,7 @@ from omnitide.errors import ConfigError
 from omnitide.model import ModelSpec
 from omnitide.pages import PAGE_SIZE, SUBBLOCK_SIZE
 from omnitide.step import Step
+from omnitide.whole_file import WholeFile
 
 VERSION = 2
 """Of the way of measuring; costs measured another way are not read."""
@@ -103,7 +104,7 @@ class Calibration:
         try:
             _write(self._file, self.key, costs)
         except OSError as error:
-            self.note = f"measured costs could not be kept in {self._file} ({error})"
+            self.note = f"measured costs could not be kept ({error})"
         return costs
 
 
@@ -195,7 +196,7 @@ def _read(file: Path) -> dict[str, object]:
 def _write(file: Path, key: str, costs: Costs) -> None:
     """Add one entry, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    whole = json.dumps(_read(file) | {key: asdict(costs)}, indent=1)
-    part = file.with_name(f"{file.name}.{os.getpid()}")
-    part.write_text(whole, encoding="utf-8")
-    part.replace(file)
+    text = json.dumps(_read(file) | {key: asdict(costs)}, indent=1)
+    with WholeFile(file, "costs", OSError) as whole:
+        whole.write(text.encode("ascii"))
+        whole.appear()

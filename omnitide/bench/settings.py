@@ -63,7 +63,11 @@ class Settings:
     warm: bool = False
 
     def __post_init__(self) -> None:
-        counts = {"--history": self.histories, "--queries": self.queries, "--rows": self.rows}
+        counts = {
+            "--history": self.histories,
+            "--queries (of update: --tokens)": self.queries,
+            "--rows": self.rows,
+        }
         for option, values in counts.items():
             for value in values:
                 if not 1 <= value <= MOST_CELLS:

@@ -16,6 +16,7 @@ from omnitide.bench.report import Report, Row
 from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import LARGE, SMALL, ModelShape, make_shape
 from omnitide.cli.bench_table import lines
+from omnitide.cli.plot import open_picture
 from omnitide.cli.terminal import PlainConsole, printable, write_words
 from omnitide.config import DEFAULTS, family_retention
 from omnitide.errors import ConfigError
@@ -49,23 +50,19 @@ def bench(options: argparse.Namespace) -> int:
         BackendError: The backend is not here.
         CapacityError: Something does not fit the memory.
     """
-    picture = None
-    if options.plot is not None:
-        from omnitide.simulation.picture import Picture  # needs matplotlib
+    with open_picture(options.plot) as picture:
+        backend = load_backend(options.backend, options.dtype)
+        settings = read_settings(options, describe_backend(backend.name).accelerated)
+        screen = PlainConsole(stderr=True)
+        report = _measured(options.bench, backend, settings, screen)
+        if options.json:
+            write_words(report.as_json() + "\n")
+        else:
+            write_words(printable("\n".join(lines(report))) + "\n")
+        if picture is not None:
+            from omnitide.bench.picture import draw
 
-        picture = Picture(options.plot)
-    backend = load_backend(options.backend, options.dtype)
-    settings = read_settings(options, describe_backend(backend.name).accelerated)
-    screen = PlainConsole(stderr=True)
-    report = _measured(options.bench, backend, settings, screen)
-    if options.json:
-        write_words(report.as_json() + "\n")
-    else:
-        write_words(printable("\n".join(lines(report))) + "\n")
-    if picture is not None:
-        from omnitide.bench.picture import draw
-
-        picture.write(lambda: draw(report))
+            picture.write(lambda: draw(report))
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from omnitide.cli import FAILED
 from omnitide.cli.migration import read_costs, read_rule
+from omnitide.cli.plot import open_picture
 from omnitide.cli.request import RETENTION_OPTIONS
 from omnitide.cli.terminal import PlainConsole, printable, say, write_words
 from omnitide.config import DEFAULTS, MigrationConfig, RetentionConfig, family_retention
@@ -63,7 +63,7 @@ class Rows:
     Attributes:
         results: Of the rows that could be simulated to their end.
         timelines: Of the same rows, if they are drawn.
-        failures: Of the others, which and why.
+        failures: Of the others, which and why; and of a picture that could not be written.
     """
 
     results: list[SimulationResult] = field(default_factory=list)
@@ -79,12 +79,15 @@ def run_simulate(options: argparse.Namespace) -> int:
         TraceError: The trace can't be read.
         CapacityError: A unit does not fit.
     """
-    with _open_picture(options.plot) as picture:
+    with open_picture(options.plot) as picture:
         plan = read_plan(options)
         rows = _simulate_all(plan, PlainConsole(stderr=True), picture is not None)
         if rows.results:
             if picture is not None:
-                picture.save(rows.results, rows.timelines)
+                try:
+                    picture.save(rows.results, rows.timelines)
+                except ConfigError as error:  # the figures are shown all the same
+                    rows.failures.append(str(error))
             if options.json:
                 found = [result.as_dict() for result in rows.results]
                 write_words(json.dumps(found, indent=2, allow_nan=False) + "\n")
@@ -93,15 +96,6 @@ def run_simulate(options: argparse.Namespace) -> int:
     for failure in rows.failures:
         say("error", failure)
     return FAILED if rows.failures else 0
-
-
-def _open_picture(path: str | None) -> Any:
-    """The picture to draw, as a context; None in it if there is none."""
-    if path is None:
-        return nullcontext()
-    from omnitide.simulation.picture import Picture  # needs matplotlib
-
-    return Picture(path)
 
 
 def read_plan(options: argparse.Namespace) -> Plan:

@@ -69,7 +69,7 @@ def read_header(line: Any) -> TraceHeader:
         raise TraceError("is not a trace of omnitide; record one with omnitide generate --trace")
     version = line.get("version")
     if type(version) is not int or version != VERSION:
-        raise TraceError(f"has version {str(version)[:20]}, this omnitide reads {VERSION}")
+        raise TraceError(f"has version {repr(version)[:20]}, this omnitide reads {VERSION}")
     retention = line.get("retention")
     if not isinstance(retention, dict):
         raise TraceError("must have an object retention")

@@ -93,6 +93,22 @@ def test_pictures_are_drawn(name: str, call: Callable[..., Any], tmp_path: Path)
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("name", "option"), [("update", "--tokens"), ("attention", "--queries")])
+def test_a_bad_count_is_named_by_its_option(
+    call: Callable[..., Any], name: str, option: str
+) -> None:
+    done = call("bench", name, option, 0)
+    assert (done.code, done.out) == (2, "")
+    assert option in done.err
+    assert "must be from 1 to 1,048,576, got 0" in done.err
+
+
+def test_a_run_that_fails_leaves_no_picture(call: Callable[..., Any], tmp_path: Path) -> None:
+    given = arguments("decode", "--backend", "reference", "--policy", "h2o")
+    assert call(*given, "--plot", tmp_path / "bench.png").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["attention", "decode", "update"])
 def test_torch_is_measured_beside(name: str, call: Callable[..., Any]) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -264,6 +264,19 @@ def test_a_run_that_fails_leaves_the_picture_that_was_there(
     assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if held is None else [held])
 
 
+def test_a_picture_that_cannot_be_written_does_not_take_the_figures_with_it(
+    call: Callable[..., Any], tmp_path: Path
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full, which only Linux has")
+    path = tmp_path / "a.png"
+    path.symlink_to("/dev/full")
+    done = call(*SHORT, "--plot", path, "--json")
+    assert done.code == 2
+    assert [row["shape"] for row in json.loads(done.out)] == ["qwen-448"]
+    assert "can't write" in done.err
+
+
 def test_an_interrupted_run_leaves_no_picture(
     call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

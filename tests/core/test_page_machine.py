@@ -239,6 +239,16 @@ class Life(RuleBasedStateMachine):
         assume(self.table.num_pages + more <= 14)
         self.table.grow(self.table.num_pages + more)
 
+    @rule(data=st.data())
+    def reset(self, data: st.DataObject) -> None:
+        """The stream ends, in the middle of a reply even, and another begins in the same table."""
+        self.table.release(self.history.cells["slot"])
+        assert self.table.num_free == self.table.num_pages * PAGE_SIZE
+        assert self.table.cursors == {}
+        self.history, self.open, self.step = History(), False, 0
+        self.cells, self.highest = {}, {}
+        self.add(self.streams.build(data.draw(self.streams.system)))
+
     @precondition(lambda self: not self.open)
     @rule(data=st.data())
     def fail_half_way(self, data: st.DataObject) -> None:

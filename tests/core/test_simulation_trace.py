@@ -168,6 +168,8 @@ BAD_HEADERS: dict[str, Any] = {
     "another version": header(version=2),
     "a version of a million digits": b'{"format":"omnitide trace","version":' + b"9" * 10**6 + b"}",
     "a true version": header(version=True),
+    "a version in words": header(version="1"),
+    "a fractional version": header(version=1.0),
     "no settings": header(retention=None),
     "a negative budget": retention(text_budget=-1),
     "a huge watermark": retention(high_watermark=10**30),
@@ -194,6 +196,11 @@ BAD_HEADERS: dict[str, Any] = {
 def test_bad_headers_are_refused(line: Any, write: Callable[..., Path]) -> None:
     with pytest.raises(TraceError, match=r"^\[trace\] .*some.jsonl, line 1: "):
         Trace(write(line))
+
+
+def test_another_version_is_told_from_the_one_that_is_read(write: Callable[..., Path]) -> None:
+    with pytest.raises(TraceError, match=r"has version '1', this omnitide reads 1$"):
+        Trace(write(header(version="1")))
 
 
 GOOD = write_unit(UnitBuilder().text([1] * 4).build(UnitKind.TEXT, 1.0, 2.0))

@@ -165,6 +165,18 @@ def test_a_folder_that_can_not_be_written_gives_a_note(
     assert "could not be kept" in costs.note
 
 
+def test_a_file_that_can_not_be_replaced_gives_a_note_and_leaves_nothing_beside_it(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "costs.json").mkdir()
+    monkeypatch.setattr("omnitide.calibration.measure", lambda *_: Costs(2.0, 3.0))
+    costs = Calibration(model.backend, model.spec, tmp_path)
+    assert costs() == Costs(2.0, 3.0)
+    assert costs.note is not None
+    assert "could not be kept" in costs.note
+    assert [p.name for p in tmp_path.iterdir()] == ["costs.json"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system names the cache folder")
 def test_costs_are_kept_in_the_cache_folder_of_the_user(
     model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
