@@ -62,9 +62,9 @@ class Launcher:
         Raises:
             BackendError: Metal can't compile it; the message is Metal's, with the file's own lines.
         """
-        made = self._made.get(kernel)
+        made: Any = self._made.get(kernel)
         is_new = made is None
-        if made is None:
+        if is_new:
             made = mx.fast.metal_kernel(
                 name=kernel.name,
                 input_names=list(kernel.input_names),

@@ -82,9 +82,14 @@ def _timing(attention: PagedAttention, cells: int, queries: int) -> Timing:
             q.transpose(1, 0, 2)[None], k, v, scale=scale, mask=by_cell.mask
         )
 
-    milliseconds = [_milliseconds(function, qs) for function in (shaders, plain, own)]
-    gigabytes = 2 * cells * KV_HEADS * HEAD_DIM * keys.itemsize / 1e9
-    return Timing(cells, queries, *milliseconds, gigabytes)
+    return Timing(
+        cells,
+        queries,
+        shaders=_milliseconds(shaders, qs),
+        plain=_milliseconds(plain, qs),
+        own=_milliseconds(own, qs),
+        gigabytes=2 * cells * KV_HEADS * HEAD_DIM * keys.itemsize / 1e9,
+    )
 
 
 def appends_in_place() -> bool:
