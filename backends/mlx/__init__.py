@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 from omnitide.backend import Backend
 from omnitide.backends.info import BackendInfo
+from omnitide.backends.mlx.switches import takes_shaders, writes_through
+from omnitide.errors import OmnitideError
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -49,12 +51,39 @@ def describe() -> BackendInfo:
         default_dtype="bfloat16" if metal else "float32",
         dtypes=DTYPES,
         versions={"mlx": version("mlx")},
-        note="" if metal else SLOW,
+        note=_attention(metal) if metal else f"{SLOW}. {_attention(metal)}",
     )
 
 
-def load(dtype: str) -> Backend:
-    """The backend, computing in one of `DTYPES`."""
-    from omnitide.backends.mlx.backend import MlxBackend
+def _attention(metal: bool) -> str:
+    """Which attention runs, in words; what forces it and does not make sense, likewise."""
+    try:
+        if not takes_shaders(metal):
+            return "Attention in MLX's own operations"
+        writing = ", which also write into the pools" if writes_through() else ""
+        return f"Attention through Metal shaders{writing}"
+    except OmnitideError as error:
+        return str(error)
 
-    return MlxBackend(dtype, describe().device)
+
+def load(dtype: str) -> Backend:
+    """The backend, computing in one of `DTYPES`.
+
+    Raises:
+        ConfigError: An environment variable of `switches` has no meaning.
+        BackendError: One asks for what this machine has not.
+    """
+    import mlx.core as mx
+
+    from omnitide.backends.mlx.backend import MlxBackend
+    from omnitide.backends.mlx.launch import Launcher
+
+    metal = bool(mx.metal.is_available())
+    shaders = takes_shaders(metal)
+    return MlxBackend(
+        dtype,
+        describe().device,
+        launcher=Launcher() if shaders else None,
+        architecture=str(mx.device_info()["architecture"]) if metal else "",
+        write_through=writes_through(),
+    )

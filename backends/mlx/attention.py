@@ -2,8 +2,8 @@
 
 Invariant: only live cells are gathered, so no dead row is ever multiplied by.
 
-This path runs wherever MLX does and is what Metal shaders are tested against. Shaders, which read
-the pools in place, enter in `paged_attention`: the choice between the two is made there.
+This path runs wherever MLX does, and for dtypes and head sizes that the shaders have no instances
+for. The shaders, which read the pools in place, are launched from paged.py; backend.py chooses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class StepArrays:
 
     Attributes:
         page, row: Where each live cell lies, int32, shape (num_cells,).
-        query_page, query_row: Where K and V of the new tokens go, int32, shape (num_queries,).
         cos, sin: Float32, shape (num_cells, 1, head_dim / 2).
         query_cos, query_sin: Float32, shape (num_queries, 1, head_dim / 2).
         mask: What each query sees, for `mx.fast.scaled_dot_product_attention`.
@@ -34,8 +33,6 @@ class StepArrays:
 
     page: Array
     row: Array
-    query_page: Array
-    query_row: Array
     cos: Array
     sin: Array
     query_cos: Array
@@ -45,9 +42,8 @@ class StepArrays:
 
 
 def step_arrays(step: Step) -> StepArrays:
-    """Put a step on the device."""
+    """Put a step's cells on the device."""
     page, row = np.divmod(step.slots, PAGE_SIZE)
-    query_page, query_row = np.divmod(step.query_slots, PAGE_SIZE)
     mask: Array | str | None = None
     sees = None
     if step.is_suffix:
@@ -60,8 +56,6 @@ def step_arrays(step: Step) -> StepArrays:
     return StepArrays(
         page=mx.array(page),
         row=mx.array(row),
-        query_page=mx.array(query_page),
-        query_row=mx.array(query_row),
         cos=mx.array(step.cos[:, None]),
         sin=mx.array(step.sin[:, None]),
         query_cos=mx.array(step.query_cos[:, None]),

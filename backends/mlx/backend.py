@@ -1,4 +1,4 @@
-"""The MLX backend, in plain MLX operations.
+"""The MLX backend: plain MLX operations, and attention through our shaders where it has a launcher.
 
 Invariant: no reference to a pool array is kept outside the pools. MLX writes into an array in
 place only while nothing else holds it; a second reference makes every append copy the whole pool.
@@ -19,7 +19,10 @@ from omnitide.backend import Array, Pools
 from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
 from omnitide.backends.mlx import attention
-from omnitide.backends.mlx.attention import StepArrays, step_arrays
+from omnitide.backends.mlx.launch import Launch
+from omnitide.backends.mlx.paged import PagedAttention, has_instances
+from omnitide.backends.mlx.step_arrays import DeviceStep
+from omnitide.backends.mlx.write_through import WriteThrough, WriteThroughPools, fault_of, raw
 from omnitide.backends.pools import (
     PagedPools,
     check_append,
@@ -30,6 +33,7 @@ from omnitide.backends.pools import (
 )
 from omnitide.backends.weights import read_tensors, stored_dtypes
 from omnitide.backends.worker import Worker
+from omnitide.errors import BackendError
 from omnitide.pages import PAGE_SIZE, Slots
 from omnitide.step import Step
 
@@ -51,13 +55,47 @@ class MlxBackend(Composed):
 
     name = "mlx"
 
-    def __init__(self, dtype: str, device: str) -> None:
+    def __init__(
+        self,
+        dtype: str,
+        device: str,
+        launcher: Launch | None = None,
+        architecture: str = "",
+        write_through: bool = False,
+    ) -> None:
+        """Make the backend.
+
+        Args:
+            dtype: Of weights, activations and pools.
+            device: The device in words.
+            launcher: What runs the shaders. None: attention in plain operations.
+            architecture: Metal's name of the GPU, from which the size of launches follows.
+            write_through: Whether shaders write into the pools. Tried out first.
+
+        Raises:
+            BackendError: Writing through does not work here, or there is nothing to run shaders.
+        """
         self.dtype = dtype
         self.device = device
         self._dtype = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[dtype]
-        self._last_step: tuple[Step, StepArrays] | None = None
+        self._last_step: DeviceStep | None = None
         self._worker = Worker("omnitide-mlx")
         self._worker.run(_prepare)
+        self._paged = None if launcher is None else PagedAttention(launcher, architecture)
+        self._write: WriteThrough | None = None
+        if write_through:
+            if launcher is None or self._paged is None:
+                raise BackendError(
+                    "[backend] only shaders can write into the pools; unset "
+                    "OMNITIDE_METAL_WRITE_THROUGH"
+                )
+            fault = self._worker.run(fault_of, launcher, self._paged)
+            if fault is not None:
+                raise BackendError(
+                    f"[backend] writing into the pools does not work here: {fault}; unset "
+                    "OMNITIDE_METAL_WRITE_THROUGH"
+                )
+            self._write = WriteThrough(launcher)
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -164,6 +202,8 @@ class MlxBackend(Composed):
         keys = [mx.zeros(shape, self._dtype) for _ in range(num_layers)]
         values = [mx.zeros(shape, self._dtype) for _ in range(num_layers)]
         mx.eval(keys, values)
+        if self._write is not None and has_instances(keys[0]):
+            return WriteThroughPools(keys, values)
         return PagedPools(keys, values)
 
     def grow_pools(self, pools: Pools, num_pages: int) -> None:
@@ -172,41 +212,81 @@ class MlxBackend(Composed):
 
     def append(self, pools: Pools, layer: int, step: Step, k: Array, v: Array) -> None:
         """Write k and v to `step.query_slots`, in place when the result is computed."""
-        check_append(pools, layer, step, k, v)
+        check_append(raw(pools), layer, step, k, v)
         if step.num_queries == 0:
             return
         at = self._on_device(step)
-        pools.keys[layer][at.query_page, :, at.query_row] = k
-        pools.values[layer][at.query_page, :, at.query_row] = v
+        if self._write is not None and isinstance(pools, WriteThroughPools):
+            self._write.append(pools, layer, at.query_slots, k, v)
+            return
+        page, row = at.query_places
+        pools.keys[layer][page, :, row] = k
+        pools.values[layer][page, :, row] = v
 
     def attention(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
         """Attention over the live cells that each query may see."""
-        check_attention(q, pools, layer, step)
+        arrays = raw(pools)
+        check_attention(q, arrays, layer, step)
         if step.num_queries == 0:
             return q
-        at = self._on_device(step)
-        return attention.paged_attention(q, pools.keys[layer], pools.values[layer], at, scale)
+        at, keys, values = self._on_device(step), arrays.keys[layer], arrays.values[layer]
+        if self._paged is None or step.num_cells == 0 or not has_instances(keys):
+            return attention.paged_attention(q, keys, values, at.cells, scale)
+        if not isinstance(pools, WriteThroughPools):
+            return self._paged(q, keys, values, at.tiles, scale)[0]
+        after = pools.after(layer)
+        out, pools.last[layer] = self._paged(q, keys, values, at.tiles, scale, after)
+        return out
 
     def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""
-        check_attention(q, pools, layer, step, "attention_mass")
-        at = self._on_device(step)
-        return attention.paged_mass(q, pools.keys[layer], step, at, scale)
+        check_attention(q, raw(pools), layer, step, "attention_mass")
+        mass = attention.paged_mass(q, pools.keys[layer], step, self._on_device(step).cells, scale)
+        if isinstance(pools, WriteThroughPools) and mass.size:
+            pools.last[layer] = mass
+        return mass
 
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""
-        sources, destinations = check_migrate(pools, source, destination)
+        sources, destinations = check_migrate(raw(pools), source, destination)
         if len(sources) == 0:
             return
-        page, row = (mx.array(x.astype(np.int32)) for x in np.divmod(sources, PAGE_SIZE))
-        moved = [array[page, :, row] for array in (*pools.keys, *pools.values)]
+        if self._write is not None and isinstance(pools, WriteThroughPools):
+            self._migrate_through(self._write, pools, sources, destinations)
+            return
+        moved = self._gather(pools, sources)
         # Computed now: a pending read of a pool would keep the writes from being in place.
         mx.eval(moved)
         page, row = (mx.array(x.astype(np.int32)) for x in np.divmod(destinations, PAGE_SIZE))
-        for arrays in (pools.values, pools.keys):
-            for layer in reversed(range(len(arrays))):
-                arrays[layer][page, :, row] = moved.pop()
+        for layer in reversed(range(len(pools.keys))):
+            keys, values = moved.pop()
+            pools.keys[layer][page, :, row] = keys
+            pools.values[layer][page, :, row] = values
         mx.eval(pools.keys, pools.values)
+
+    def _gather(self, pools: Pools, sources: NDArray[np.int64]) -> list[Array]:
+        """Rows of keys and values of each layer, (num_rows, num_kv_heads, head_dim) each."""
+        pairs = list(zip(pools.keys, pools.values, strict=True))
+        if self._paged is not None and has_instances(pools.keys[0]):
+            slots, nothing = mx.array(sources.astype(np.int32)), mx.zeros(1, mx.int32)
+            return [self._paged.gathered(*pair, slots, nothing) for pair in pairs]
+        page, row = (mx.array(x.astype(np.int32)) for x in np.divmod(sources, PAGE_SIZE))
+        return [[array[page, :, row] for array in pair] for pair in pairs]
+
+    def _migrate_through(
+        self,
+        write: WriteThrough,
+        pools: WriteThroughPools,
+        sources: NDArray[np.int64],
+        destinations: NDArray[np.int64],
+    ) -> None:
+        if self._paged is None:
+            return
+        slots, to = (mx.array(x.astype(np.int32)) for x in (sources, destinations))
+        for layer, pair in enumerate(zip(pools.raw.keys, pools.raw.values, strict=True)):
+            moved = self._paged.gathered(*pair, slots, pools.after(layer))
+            write.scatter(pools, layer, to, moved)
+        pools.settle()
 
     # -- running --------------------------------------------------------------------------------
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -235,11 +315,11 @@ class MlxBackend(Composed):
         """Peak bytes of MLX's arrays."""
         return int(mx.get_peak_memory())
 
-    def _on_device(self, step: Step) -> StepArrays:
+    def _on_device(self, step: Step) -> DeviceStep:
         """The step's arrays, made once for all layers of a pass."""
-        if self._last_step is None or self._last_step[0] is not step:
-            self._last_step = (step, step_arrays(step))
-        return self._last_step[1]
+        if self._last_step is None or self._last_step.step is not step:
+            self._last_step = DeviceStep(step)
+        return self._last_step
 
 
 def _prepare() -> None:

@@ -53,6 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_generate(commands)
     _add_env(commands)
+    _add_selftest(commands)
     _add_models(commands)
     _add_simulate(commands)
     add_bench(commands)
@@ -179,6 +180,23 @@ def _add_env(commands: Any) -> None:
     switch(parser, "print one JSON object", "--json")
 
 
+def _add_selftest(commands: Any) -> None:
+    parser = commands.add_parser(
+        "selftest",
+        help="try the MLX backend and its Metal shaders on this machine",
+        description="Compare what the MLX backend gives, on a Mac through its Metal shaders, with "
+        "the reference, and time attention. The report is meant to be put into an issue.",
+    )
+    parser.set_defaults(program=parser.prog, command=_run_selftest)
+    parser.add_argument(
+        "--dtype",
+        metavar="TYPE",
+        choices=("float32", "float16", "bfloat16"),
+        help="only this one: float32, float16 or bfloat16 (default: all)",
+    )
+    switch(parser, "compare only, without times", "--quick")
+
+
 def _add_models(commands: Any) -> None:
     parser = commands.add_parser(
         "models",
@@ -258,6 +276,12 @@ def _run_env(options: argparse.Namespace) -> int:
     from omnitide.cli.env import env
 
     return env(options)
+
+
+def _run_selftest(options: argparse.Namespace) -> int:
+    from omnitide.cli.selftest import selftest
+
+    return selftest(options)
 
 
 def _run_models(options: argparse.Namespace) -> int:

@@ -1,0 +1,258 @@
+// Attention of a few queries over the live tiles of a history, in parts, and what merges the parts.
+//
+// decode_attention
+//   q          T [num_queries][kv_heads * GROUP][D], not rotated
+//   keys       T [page][kv_heads][64][D], not rotated
+//   values     T [page][kv_heads][64][D]
+//   subblocks  int32 [num_tiles], subblock ids (slot / 32)
+//   masks      uint32 [num_tiles], live rows of each
+//   orders     int32 [num_tiles][32], order of each row
+//   cosines, sines  float32 [num_tiles][32][D / 2], pairs (i, i + D / 2) of each row
+//   query_orders    int32 [num_queries]; query i sees the live rows of order <= its own
+//   query_cos, query_sin  float32 [num_queries][D / 2]
+//   num_tiles  int32
+//   scale      float32
+//   written    anything that was computed after the last write to the pools; not read
+//   parts        float32 [splits][kv_heads][num_queries * GROUP][D], sums of weighted values
+//   part_ranges  float32 [splits][kv_heads][num_queries * GROUP][2]: greatest score in powers of
+//                two, and sum of weights, both of a part
+//
+//   Grid (128 splits, kv_heads, row blocks), threadgroups of 128: four simdgroups. A row is a query
+//   head of one KV head, query * GROUP + head; a block takes ROWS of them (at most 8), so the query
+//   heads of a KV head share what is read. A simdgroup takes every (4 splits)th tile.
+//
+//   Of a tile the live rows are listed first, so a dead row costs neither bytes nor time. Keys: 8
+//   lanes a row and 4 rows at once; each is turned in registers and multiplied by all ROWS queries.
+//   Then a lane is a row: weights by the rising maximum. Values: a row at a time (D = 64: two), 4
+//   columns a lane. The simdgroups are merged in the memory that the queries have left.
+//   Numerics: everything but what is read and the result is float32.
+//   Threadgroup memory: at most 9.5 KiB (D = 128, 8 rows).
+//   Device traffic, read, for each live row, KV head and row block: 2 D sizeof(T) bytes of keys and
+//   values, each once, and 4 D + 4 of angles and order; 8 a tile. D = 128 in 16 bits: 512 + 516,
+//   where the angles are the same for all KV heads and mostly come from the cache. Nothing of dead
+//   rows or tiles. Written: 4 (D + 2) bytes for each split, KV head and row.
+//
+// decode_reduce
+//   parts, part_ranges  as above, also of prefill_attention
+//   out        T [num_queries][kv_heads * GROUP][D]; 0 for a query that sees nothing
+//
+//   Grid (D / 4, num_queries * GROUP, kv_heads): a thread merges 4 columns of a row in all parts.
+//   Device traffic: the parts once; the ranges, which are D / 2 times smaller, twice.
+//
+// Instances: T half, bfloat or float; D 64, 80, 96 or 128; GROUP 1 to 16; ROWS 1 to 8.
+// Reference: backends/reference/attention.py, paged_attention. Twin: decode_attention.cu.
+
+constant constexpr int SIMDGROUPS = 4;
+
+// Floats that a block needs beside its list: queries and weights, later half of the sums.
+constexpr int decode_space(int rows, int head_dim) {
+  return rows * head_dim + SIMDGROUPS * TILE_ROWS * (rows | 1) > 2 * rows * head_dim
+             ? rows * head_dim + SIMDGROUPS * TILE_ROWS * (rows | 1)
+             : 2 * rows * head_dim;
+}
+
+// kernel: decode_attention
+// inputs: q keys values subblocks masks orders cosines sines query_orders query_cos query_sin
+// inputs: num_tiles scale written
+// outputs: parts part_ranges
+// template: T D GROUP ROWS
+  constexpr int HALF = D / 2;
+  constexpr int KEY_LANES = 8;                       // that share a key
+  constexpr int VALUE_LANES = D <= 64 ? 16 : 32;     // that share a value; D / 4 of them work
+  constexpr int PITCH = ROWS | 1;                    // odd: lanes write to different banks
+  threadgroup float space[decode_space(ROWS, D)];
+  threadgroup float ranges[SIMDGROUPS * ROWS * 2];
+  threadgroup int limits[ROWS];
+  threadgroup int lists[SIMDGROUPS * TILE_ROWS];
+
+  const uint split = threadgroup_position_in_grid.x, head = threadgroup_position_in_grid.y;
+  const uint splits = threadgroups_per_grid.x, kv_heads = threadgroups_per_grid.y;
+  const int first = threadgroup_position_in_grid.z * ROWS;
+  const int num_rows = q_shape[0] * GROUP;
+  const uint simdgroup = simdgroup_index_in_threadgroup;
+  const uint lane = thread_index_in_simdgroup;
+  threadgroup float* queries = space;
+  threadgroup float* weights = space + ROWS * D + simdgroup * TILE_ROWS * PITCH;
+  threadgroup int* list = lists + simdgroup * TILE_ROWS;
+
+  // The queries, turned and scaled. Rows beyond the last are 0 and see nothing.
+  for (int i = thread_index_in_threadgroup; i < ROWS * HALF; i += 32 * SIMDGROUPS) {
+    const int row = i / HALF, pair = i % HALF, query = (first + row) / GROUP;
+    float x = 0, y = 0;
+    if (first + row < num_rows) {
+      const size_t at = size_t(query * kv_heads + head) * GROUP + (first + row) % GROUP;
+      const float a = float(q[at * D + pair]), b = float(q[at * D + HALF + pair]);
+      const float c = query_cos[query * HALF + pair], s = query_sin[query * HALF + pair];
+      x = (a * c - b * s) * (scale * LOG2_E);
+      y = (b * c + a * s) * (scale * LOG2_E);
+    }
+    queries[row * D + pair] = x;
+    queries[row * D + HALF + pair] = y;
+    if (pair == 0) limits[row] = first + row < num_rows ? query_orders[query] : -1;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  float most[ROWS], sum[ROWS], out[ROWS][4];
+#pragma clang loop unroll(full)
+  for (int r = 0; r < ROWS; ++r) {
+    most[r] = LOWEST;
+    sum[r] = 0;
+    for (int i = 0; i < 4; ++i) out[r][i] = 0;
+  }
+
+  for (int tile = split * SIMDGROUPS + simdgroup; tile < num_tiles;
+       tile += splits * SIMDGROUPS) {
+    const uint live = masks[tile];
+    const int count = popcount(live);
+    const size_t first_row = first_row_of(subblocks[tile], head, kv_heads);
+    if (live >> lane & 1) list[popcount(live & ((1u << lane) - 1))] = lane;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+
+    for (int base = 0; base < count; base += 32 / KEY_LANES) {
+      const int nth = base + lane / KEY_LANES;
+      float scores[ROWS];
+#pragma clang loop unroll(full)
+      for (int r = 0; r < ROWS; ++r) scores[r] = 0;
+      if (nth < count) {
+        const int row = list[nth];
+        const device T* key = keys + (first_row + row) * D;
+        const size_t angle = (size_t(tile) * TILE_ROWS + row) * HALF;
+        for (int pair = 4 * (lane % KEY_LANES); pair < HALF; pair += 4 * KEY_LANES) {
+          const vec<T, 4> a = *(const device vec<T, 4>*)(key + pair);
+          const vec<T, 4> b = *(const device vec<T, 4>*)(key + HALF + pair);
+          const vec<float, 4> c = *(const device vec<float, 4>*)(cosines + angle + pair);
+          const vec<float, 4> s = *(const device vec<float, 4>*)(sines + angle + pair);
+#pragma clang loop unroll(full)
+          for (int i = 0; i < 4; ++i) {
+            const float x = float(a[i]) * c[i] - float(b[i]) * s[i];
+            const float y = float(b[i]) * c[i] + float(a[i]) * s[i];
+#pragma clang loop unroll(full)
+            for (int r = 0; r < ROWS; ++r)
+              scores[r] += x * queries[r * D + pair + i] + y * queries[r * D + HALF + pair + i];
+          }
+        }
+      }
+#pragma clang loop unroll(full)
+      for (int r = 0; r < ROWS; ++r) {
+        float score = scores[r];
+        for (int step = 1; step < KEY_LANES; step *= 2) score += simd_shuffle_xor(score, step);
+        if (nth < count && lane % KEY_LANES == 0) weights[nth * PITCH + r] = score;
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+
+    const bool listed = int(lane) < count;
+    const int order = listed ? orders[tile * TILE_ROWS + list[lane]] : 0;
+#pragma clang loop unroll(full)
+    for (int r = 0; r < ROWS; ++r) {
+      const bool seen = listed && order <= limits[r];
+      const float score = seen ? weights[lane * PITCH + r] : LOWEST;
+      const float greatest = max(most[r], simd_max(score));
+      const float weight = seen ? fast::exp2(score - greatest) : 0.0f;
+      const float factor = fast::exp2(most[r] - greatest);
+      sum[r] = sum[r] * factor + simd_sum(weight);
+      most[r] = greatest;
+      for (int i = 0; i < 4; ++i) out[r][i] *= factor;
+      if (listed) weights[lane * PITCH + r] = weight;
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+
+    const int column = 4 * (lane % VALUE_LANES);
+    for (int base = 0; base < count; base += 32 / VALUE_LANES) {
+      const int nth = base + lane / VALUE_LANES;
+      if (nth < count && column < D) {
+        const vec<T, 4> value =
+            *(const device vec<T, 4>*)(values + (first_row + list[nth]) * D + column);
+#pragma clang loop unroll(full)
+        for (int r = 0; r < ROWS; ++r) {
+          const float weight = weights[nth * PITCH + r];
+          for (int i = 0; i < 4; ++i) out[r][i] += weight * float(value[i]);
+        }
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);  // the list and the weights are free again
+  }
+
+  // Merge: all to the greatest maximum, then half of the simdgroups to the other half, twice.
+#pragma clang loop unroll(full)
+  for (int r = 0; r < ROWS; ++r) {
+    if (lane == 0) {
+      ranges[(simdgroup * ROWS + r) * 2] = most[r];
+      ranges[(simdgroup * ROWS + r) * 2 + 1] = sum[r];
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma clang loop unroll(full)
+  for (int r = 0; r < ROWS; ++r) {
+    float greatest = LOWEST, total = 0;
+    for (int i = 0; i < SIMDGROUPS; ++i) greatest = max(greatest, ranges[(i * ROWS + r) * 2]);
+    for (int i = 0; i < SIMDGROUPS; ++i)
+      total += ranges[(i * ROWS + r) * 2 + 1] * fast::exp2(ranges[(i * ROWS + r) * 2] - greatest);
+    const float factor = fast::exp2(most[r] - greatest);
+    for (int i = 0; i < 4; ++i) {
+      out[r][i] *= factor;
+      if (VALUE_LANES == 16) out[r][i] += simd_shuffle_xor(out[r][i], 16);
+    }
+    most[r] = greatest;
+    sum[r] = total;
+  }
+  const int column = 4 * (lane % VALUE_LANES);
+  const bool holds = lane < D / 4;
+  for (uint group = SIMDGROUPS / 2; group > 0; group /= 2) {
+    if (holds && simdgroup >= group && simdgroup < 2 * group) {
+#pragma clang loop unroll(full)
+      for (int r = 0; r < ROWS; ++r)
+        for (int i = 0; i < 4; ++i)
+          space[((simdgroup - group) * ROWS + r) * D + column + i] = out[r][i];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (holds && simdgroup < group) {
+#pragma clang loop unroll(full)
+      for (int r = 0; r < ROWS; ++r)
+        for (int i = 0; i < 4; ++i) out[r][i] += space[(simdgroup * ROWS + r) * D + column + i];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  if (simdgroup == 0) {
+#pragma clang loop unroll(full)
+    for (int r = 0; r < ROWS; ++r)
+      if (first + r < num_rows) {
+        const size_t at = size_t(split * kv_heads + head) * num_rows + first + r;
+        if (holds) {
+          vec<float, 4> x;
+          for (int i = 0; i < 4; ++i) x[i] = out[r][i];
+          *(device vec<float, 4>*)(parts + at * D + column) = x;
+        }
+        if (lane == 0) {
+          part_ranges[at * 2] = most[r];
+          part_ranges[at * 2 + 1] = sum[r];
+        }
+      }
+  }
+
+// kernel: decode_reduce
+// inputs: parts part_ranges
+// outputs: out
+// template: T D GROUP
+  const uint column = 4 * thread_position_in_grid.x, row = thread_position_in_grid.y;
+  const uint head = thread_position_in_grid.z;
+  const uint num_rows = threads_per_grid.y, kv_heads = threads_per_grid.z;
+  const int num_parts = parts_shape[0];
+  const size_t first = size_t(head) * num_rows + row, stride = size_t(kv_heads) * num_rows;
+  float greatest = LOWEST;
+  for (int part = 0; part < num_parts; ++part)
+    greatest = max(greatest, part_ranges[(first + part * stride) * 2]);
+  float total = 0, x[4] = {0, 0, 0, 0};
+  for (int part = 0; part < num_parts; ++part) {
+    const size_t at = first + part * stride;
+    const float factor = fast::exp2(part_ranges[at * 2] - greatest);
+    const vec<float, 4> from = *(const device vec<float, 4>*)(parts + at * D + column);
+    total += factor * part_ranges[at * 2 + 1];
+    for (int i = 0; i < 4; ++i) x[i] += factor * from[i];
+  }
+  // Not `total > 0`: a sum that is no number has to come through.
+  const float share = total == 0 ? 0.0f : 1 / total;
+  const size_t at = size_t(row / GROUP * kv_heads + head) * GROUP + row % GROUP;
+  vec<T, 4> result;
+  for (int i = 0; i < 4; ++i) result[i] = T(x[i] * share);
+  *(device vec<T, 4>*)(out + at * D + column) = result;
