@@ -146,12 +146,13 @@ def test_attributes_and_the_uneven_end_of_a_grid(metal_cpu: Any, kernel: Any) ->
         uint3 p = thread_position_in_grid, g = threadgroup_position_in_grid;
         uint3 l = thread_position_in_threadgroup, s = threads_per_threadgroup;
         uint at = (p.z * 5 + p.y) * 50 + p.x;
-        out[at] = g.x * 100000 + g.y * 10000 + l.x * 100 + l.y * 10 + thread_index_in_simdgroup % 10;
+        out[at] = g.x * 100000 + g.y * 10000 + l.x * 100 + l.y * 10 +
+                  thread_index_in_simdgroup % 10;
         sizes[at] = s.x * 1000 + s.y * 100 + simdgroup_index_in_threadgroup * 10 +
                     threadgroups_per_grid.x + int(scale) * 100000 + n;
     """
     made = kernel(source, ["scale", "n"], ("out", "sizes"))
-    outputs = {name: ((2, 5, 50), mx.int32) for name in ("out", "sizes")}
+    outputs = dict.fromkeys(("out", "sizes"), ((2, 5, 50), mx.int32))
     got = metal_cpu(seed=3)(made, {"scale": 2.5, "n": -1}, outputs, (50, 5, 2), (32, 2, 1))
     _, y, x = np.mgrid[:2, :5, :50]
     width, height = np.where(x < 32, 32, 18), np.where(y < 4, 2, 1)

@@ -144,7 +144,7 @@ DIVERGENT = {
 @pytest.mark.parametrize(("old", "new"), DIVERGENT.values(), ids=DIVERGENT.keys())
 def test_divergence_is_found(metal_cpu: Any, mutant: Any, old: str, new: str, seed: int) -> None:
     # Without looking for races: some of these faults are races too.
-    with pytest.raises(LaunchError, match="divergence: .* line"):
+    with pytest.raises(LaunchError, match=r"divergence: .* line"):
         launch(metal_cpu(seed=seed, races=False), mutant(old, new))
 
 
@@ -167,13 +167,25 @@ def test_a_wrong_address_space_is_refused(metal_cpu: Any, mutant: Any, old: str,
 
 
 OUTSIDE = {
-    "device-read": ("float(a[at])", "float(a[at + 1])", r"reads 4 bytes: byte 512 of a, which has 512"),
+    "device-read": (
+        "float(a[at])",
+        "float(a[at + 1])",
+        r"reads 4 bytes: byte 512 of a, which has 512",
+    ),
     "device-read-before": ("float(a[at])", "float(a[int(at) - 1])", "reads 4 bytes: byte -4 of a"),
     "device-write": ("out[at] =", "out[at + 1] =", r"writes 4 bytes: byte 512 of out"),
     "device-write-far": ("out[at] =", "out[at + 4000000] =", r"writes 4 bytes: byte \d+"),
-    "threadgroup-read": ("doubled(x, 63 - i)", "doubled(x, 64 - i)", "reads 4 bytes: byte 256 of x"),
+    "threadgroup-read": (
+        "doubled(x, 63 - i)",
+        "doubled(x, 64 - i)",
+        "reads 4 bytes: byte 256 of x",
+    ),
     "threadgroup-write": ("x[i] = y", "x[i + 1] = y", "writes 4 bytes: byte 256 of x"),
-    "matrix": ("simdgroup_load(m, tile, 8)", "simdgroup_load(m, tile, 9)", r"byte 2\d\d of tile, which has 256"),
+    "matrix": (
+        "simdgroup_load(m, tile, 8)",
+        "simdgroup_load(m, tile, 9)",
+        r"byte 2\d\d of tile, which has 256",
+    ),
 }
 
 
@@ -199,6 +211,13 @@ def test_the_address_sanitizer_knows_the_threads_own_arrays(metal_cpu: Any, muta
     own = "float own[4]; for (uint j = 0; j < 4; ++j) own[j] = y; out[at] = own[i % 5] +"
     with pytest.raises(LaunchError, match="stack-buffer-overflow"):
         launch(metal_cpu(address_sanitizer=True), mutant("out[at] = y +", own))
+
+
+def test_a_vector_must_be_aligned(metal_cpu: Any, mutant: Any) -> None:
+    """On a CPU it would be right, or end the process."""
+    new = "x[i] = (*(const device float4*)(a + (at < 64 ? at : 64))).x;"
+    with pytest.raises(LaunchError, match=r"misaligned: thread .* 16 bytes from byte 4 of a"):
+        launch(metal_cpu(), mutant("x[i] = float(a[at]);", new))
 
 
 def test_what_nothing_was_written_to_is_nan(metal_cpu: Any, mutant: Any) -> None:
@@ -236,7 +255,7 @@ def test_an_input_is_read_only_unless_allowed(metal_cpu: Any, kernel: Any) -> No
         outputs = {"out": ((32,), mx.float32)}
         launcher(kernel(source, ["a"]), {"a": a}, outputs, (32, 1, 1), (32, 1, 1))
 
-    with pytest.raises(LaunchError, match="read-only: .* writes to input a"):
+    with pytest.raises(LaunchError, match=r"read-only: .* writes to input a"):
         run(metal_cpu())
     assert a.sum().item() == 0
     run(metal_cpu(write_through=True))
@@ -270,7 +289,7 @@ RULES = {
 
 @pytest.mark.parametrize("new", RULES.values(), ids=RULES.keys())
 def test_what_is_not_metal_is_refused(metal_cpu: Any, mutant: Any, new: str) -> None:
-    with pytest.raises(RuleError, match="line 1[0-9]: Metal"):
+    with pytest.raises(RuleError, match=r"line 1[0-9]: Metal"):
         launch(metal_cpu(), mutant("x[i] = float(a[at]);", new))
 
 

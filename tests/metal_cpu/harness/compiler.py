@@ -105,7 +105,7 @@ def source_line(library: Path, offset: int) -> str:
 
 @cache
 def _runtime() -> Path:
-    """The runtime's object file, the same in both builds: no sanitizer follows its fibers' jumps."""
+    """The runtime's object file, for both builds: no sanitizer follows its fibers' jumps."""
     made = _folder() / f"runtime-{_key('', 'runtime')}.o"
     if not made.exists():
         with tempfile.TemporaryDirectory(dir=_folder()) as folder:
@@ -128,8 +128,8 @@ def _base() -> str:
     """What all builds depend on."""
     clang = find_clang()
     assert clang is not None
-    sources = ("compiler.py", "metal.h", "runtime.h", "runtime.cpp")
-    parts = [clang_version(clang)[1], *((HERE / name).read_text() for name in sources)]
+    sources = [HERE / "compiler.py", *sorted(HERE.glob("*.h")), HERE / "runtime.cpp"]
+    parts = [clang_version(clang)[1], *(path.read_text() for path in sources)]
     return "\0".join(parts)
 
 

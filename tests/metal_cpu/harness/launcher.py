@@ -23,6 +23,7 @@ MOST_THREADS = 1024
 MOST_BUFFERS = 31
 SMALL = 8
 """Elements from which on MLX passes an input as device memory."""
+ALIGNMENT = 256
 POISON = 0xFF
 """Bytes of memory that nothing was written to: NaN in every type."""
 
@@ -52,7 +53,8 @@ class MetalOnCpu:
         races: Whether a race ends the launch. Without, it runs on.
         address_sanitizer: Run under clang's AddressSanitizer in a process of its own, which knows
             the bounds of each array exactly. It sees no races and counts nothing.
-        write_through: Whether kernels may write to their inputs, which are then MLX's own memory.
+        write_through: Whether kernels may write to their inputs, as some of
+            the MLX backend's do behind a switch. What they wrote is then in the input's array.
     """
 
     def __init__(
@@ -92,8 +94,8 @@ class MetalOnCpu:
             name: _apart(np.full(math.prod(shape) * dtype.size, POISON, np.uint8))
             for name, (shape, dtype) in outputs.items()
         }
-        own = _bytes_of if self._write_through else _copied
-        memory = {name: (own(array), array.dtype.size) for name, array in arrays.items()}
+        copies = {name: _apart(_bytes_of(array)) for name, array in arrays.items()}
+        memory = {name: (copies[name], array.dtype.size) for name, array in arrays.items()}
         memory |= {name: (made[name], outputs[name][1].size) for name in made}
         memory = _shapes(arrays) | memory
         buffers = [
@@ -115,6 +117,9 @@ class MetalOnCpu:
                 place = source_line(library, outcome.error_at)
                 raise LaunchError(f"[metal_cpu] {outcome.error}" + (f" ({place})" if place else ""))
             traffic = outcome.traffic
+        if self._write_through:
+            for name, array in arrays.items():
+                _bytes_of(array)[:] = copies[name]
         self.launches.append(Launched(kernel.name, tuple(grid), tuple(threadgroup), traffic))
         return [_mlx_array(made[name], *outputs[name]) for name in kernel.output_names]
 
@@ -147,7 +152,9 @@ def _check_size(grid: Sequence[int], threadgroup: Sequence[int]) -> None:
     if len(grid) != 3 or len(threadgroup) != 3 or min(*grid, *threadgroup) < 1:
         raise LaunchError(f"[metal_cpu] three positive sizes each, got {grid} and {threadgroup}")
     if math.prod(threadgroup) > MOST_THREADS:
-        raise LaunchError(f"[metal_cpu] {threadgroup} threads in a threadgroup, at most {MOST_THREADS}")
+        raise LaunchError(
+            f"[metal_cpu] {threadgroup} threads in a threadgroup, at most {MOST_THREADS}"
+        )
 
 
 def _given(value: mx.array | int | float) -> mx.array:
@@ -164,15 +171,12 @@ def _bytes_of(array: mx.array) -> NDArray[np.uint8]:
     return np.frombuffer(array, np.uint8)  # type: ignore[call-overload, no-any-return]
 
 
-def _copied(array: mx.array) -> NDArray[np.uint8]:
-    return _apart(_bytes_of(array))
-
-
 def _apart(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A copy with memory around it that belongs to no buffer."""
-    room = np.full(values.size + 2 * GAP, POISON, np.uint8)
-    room[GAP : GAP + values.size] = values
-    return room[GAP : GAP + values.size]
+    """A copy, aligned as Metal's buffers are, with memory around it that belongs to no buffer."""
+    room = np.full(values.size + 2 * GAP + ALIGNMENT, POISON, np.uint8)
+    begin = GAP + -room.ctypes.data % ALIGNMENT
+    room[begin : begin + values.size] = values
+    return room[begin : begin + values.size]
 
 
 def _shapes(arrays: Mapping[str, mx.array]) -> dict[str, tuple[NDArray[Any], int]]:

@@ -40,7 +40,9 @@ def rule_breaks(source: str) -> list[str]:
     ]
     calls: dict[str, set[str]] = {}
     for _, name, _, body in functions:
-        calls.setdefault(name, set()).update(re.findall(r"\b([A-Za-z_]\w*)\s*(?:<[^;{}()]*>\s*)?\(", body))
+        calls.setdefault(name, set()).update(
+            re.findall(r"\b([A-Za-z_]\w*)\s*(?:<[^;{}()]*>\s*)?\(", body)
+        )
     found += [
         (line, f"Metal has no recursion: {name} calls itself")
         for line, name, _, _ in functions

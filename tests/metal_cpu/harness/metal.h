@@ -1,8 +1,9 @@
 // The part of Metal's standard library that kernels here may use, for clang on a CPU.
 //
-// With METAL_CPU_ADDRESS_SPACES, device, constant and threadgroup are address spaces that convert to
-// nothing else: such a build is only checked. Without, they are empty, so that sanitizers see every
-// access. A name that is missing here is a compile error: add it with Metal's meaning, or do without.
+// With METAL_CPU_ADDRESS_SPACES, device, constant and threadgroup are address spaces that convert
+// to nothing else: such a build is only checked. Without, they are empty, so that sanitizers see
+// every access. A name that is missing here is a compile error: add it with Metal's meaning, or do
+// without.
 #pragma once
 #pragma clang system_header  // this file may use what kernels may not
 #include "runtime.h"
@@ -17,7 +18,7 @@ typedef __bf16 bfloat;
 typedef __bf16 bfloat16_t;
 
 #define METAL_FUNC inline __attribute__((always_inline))
-#define METAL_CPU_VECTORS(T)                       \
+#define METAL_CPU_VECTORS(T)                          \
   typedef T T##2 __attribute__((ext_vector_type(2))); \
   typedef T T##3 __attribute__((ext_vector_type(3))); \
   typedef T T##4 __attribute__((ext_vector_type(4)));
@@ -231,16 +232,16 @@ METAL_FUNC void simdgroup_barrier(mem_flags flags, int line = __builtin_LINE()) 
   metal_cpu::meet_simdgroup(uint(flags), line);
 }
 
-#define METAL_CPU_REDUCTION(name, expression)                                                  \
-  template <typename T>                                                                        \
-  METAL_FUNC T name(T value, int line = __builtin_LINE()) {                                    \
+#define METAL_CPU_REDUCTION(name, expression)                                               \
+  template <typename T>                                                                     \
+  METAL_FUNC T name(T value, int line = __builtin_LINE()) {                                 \
     return metal_cpu::reduce(#name, line, value, [](T a, T b) -> T { return expression; }); \
   }
 METAL_CPU_REDUCTION(simd_sum, a + b)
-METAL_CPU_REDUCTION(simd_product, a * b)
+METAL_CPU_REDUCTION(simd_product, a* b)
 METAL_CPU_REDUCTION(simd_max, a > b ? a : b)
 METAL_CPU_REDUCTION(simd_min, a < b ? a : b)
-METAL_CPU_REDUCTION(simd_and, a & b)
+METAL_CPU_REDUCTION(simd_and, a& b)
 METAL_CPU_REDUCTION(simd_or, a | b)
 METAL_CPU_REDUCTION(simd_xor, a ^ b)
 
@@ -295,12 +296,13 @@ struct simd_vote {
 };
 METAL_FUNC simd_vote simd_ballot(bool value, int line = __builtin_LINE()) {
   uint64_t own = uint64_t(value) << metal_cpu::lane();
-  return {metal_cpu::reduce("simd_ballot", line, own, [](uint64_t a, uint64_t b) { return a | b; })};
+  return {
+      metal_cpu::reduce("simd_ballot", line, own, [](uint64_t a, uint64_t b) { return a | b; })};
 }
 
 // -- simdgroup matrices ---------------------------------------------------------------------------
-// A lane holds two neighbours of one row. Which, MLX's own kernels rely on: with lane bits edcba, row
-// ecb and columns da0 and da1.
+// A lane holds two neighbours of one row. Which, MLX's own kernels rely on: with lane bits edcba,
+// row ecb and columns da0 and da1.
 template <typename T, int Columns, int Rows>
 struct simdgroup_matrix {
   static_assert(Columns == 8 && Rows == 8, "simdgroup matrices are 8 by 8");
@@ -350,19 +352,15 @@ METAL_FUNC void move_matrix(T& matrix, Pointer at, ulong stride, ulong2 origin, 
 }
 template <typename T, typename Pointer>
 METAL_FUNC void simdgroup_load(simdgroup_matrix<T, 8, 8>& matrix, Pointer at, ulong stride = 8,
-                               ulong2 origin = 0, bool transpose = false,
-                               int line = __builtin_LINE()) {
+                               ulong2 origin = 0, bool transpose = false) {
   static_assert(same_element<T, Pointer>(), "matrix and memory differ in type");
-  metal_cpu::exchange("simdgroup_load", line, nullptr, 0);
   move_matrix(matrix, at, stride, origin, transpose,
               [](auto& m, int i, auto from) { m.elements[i] = *from; });
 }
 template <typename T, typename Pointer>
 METAL_FUNC void simdgroup_store(const simdgroup_matrix<T, 8, 8>& matrix, Pointer at,
-                                ulong stride = 8, ulong2 origin = 0, bool transpose = false,
-                                int line = __builtin_LINE()) {
+                                ulong stride = 8, ulong2 origin = 0, bool transpose = false) {
   static_assert(same_element<T, Pointer>(), "matrix and memory differ in type");
-  metal_cpu::exchange("simdgroup_store", line, nullptr, 0);
   move_matrix(matrix, at, stride, origin, transpose,
               [](auto& m, int i, auto to) { *to = m.elements[i]; });
 }
@@ -371,7 +369,8 @@ namespace detail {
 struct Operands {
   float a[2], b[2];
 };
-METAL_CPU_UNSEEN inline void product(const unsigned char* slots, uint row, uint column, float* out) {
+METAL_CPU_UNSEEN inline void product(const unsigned char* slots, uint row, uint column,
+                                     float* out) {
   typedef simdgroup_float8x8 M;
   for (uint k = 0; k < 8; ++k) {
     // The lanes that hold element (row, k) of a, and (k, column) of b.

@@ -33,7 +33,7 @@ void meet_simdgroup(uint32_t memory, int line);
 // good until the caller's next exchange but one. Orders no memory.
 const unsigned char* exchange(const char* what, int line, const void* value, size_t size);
 
-uint32_t lane();
+__attribute__((const)) uint32_t lane();  // the same for all of a thread's life
 uint32_t lanes_present();
 
 // Accesses from now on are of the whole simdgroup: no one may count on which lane makes them.

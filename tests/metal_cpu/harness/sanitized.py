@@ -45,9 +45,7 @@ def run_sanitized(
         (folder / "launch.json").write_text(json.dumps(launch))
         command = [sys.executable, str(Path(__file__).with_name("run.py")), str(folder)]
         environment = {**os.environ, "LD_PRELOAD": sanitizer_library(), "ASAN_OPTIONS": OPTIONS}
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise LaunchError(f"[metal_cpu] {_summary(done.stderr)}")
         for buffer in buffers:

@@ -13,10 +13,16 @@ KERNEL = re.compile(r"\[\[kernel\]\] void (custom_kernel_\w+)\(")
 PARAMETER = re.compile(r"^\s*(.+?) ?(\w+) \[\[(\w+)(?:\(\d+\))?\]\]", re.M)
 INSTANCE = re.compile(r"^template \[\[host_name.*decltype\((.*?)\).*$", re.M)
 ARRAY = re.compile(r"\bthreadgroup\s+([\w:]+(?:\s*<[^;<>]*>)?)\s+(\w+)\s*((?:\[[^;\]]*\]\s*)*);")
-NUMBER = re.compile(r"(?<![\w.])((?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)([a-zA-Z_]\w*)?")
+NUMBER = re.compile(
+    r"(?<![\w.])((?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)([a-zA-Z_]\w*)?"
+)
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<metal_\w+>.*$", re.M)
+UNROLL = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+(?:clang[ \t]+loop[ \t]+)?unroll.*$", re.M)
+"""A hint that changes nothing here but makes clang three times slower."""
 VECTOR = re.compile(
     r"\b(vec\s*<[^<>;()]*>|(?:bool|u?char|u?short|u?int|u?long|half|bfloat|float)[234])\s*\("
 )
+VECTOR_MADE = r"metal_cpu::make_vector<\1>("
 SUFFIXES = {"": "f", "h": "f16", "H": "f16"}
 
 TRIPLES = {
@@ -79,9 +85,9 @@ def translate(source: str) -> Translated:
         else:
             arguments.append(_attribute(attribute))
     kernel = INSTANCE.sub("", source[body:])
-    kernel = ARRAY.sub(_threadgroup_array, kernel)
-    text = re.sub(r"^\s*#\s*include\s*<metal_\w+>.*$", "", source[:body] + kernel, flags=re.M)
-    text = VECTOR.sub(r"metal_cpu::make_vector<\1>(", text)
+    kernel = ARRAY.sub(_threadgroup_array, VECTOR.sub(VECTOR_MADE, kernel))
+    text = INCLUDE.sub("", VECTOR.sub(VECTOR_MADE, source[:body]) + kernel)
+    text = UNROLL.sub("", text)
     text = NUMBER.sub(_number, text)
     return Translated(
         f'#include "metal.h"\n#line 1 "{name}.metal"\n{text}\n{_entry(called, arguments)}',
