@@ -1,7 +1,12 @@
-"""Fixtures of more than one folder: small random checkpoints and the transformers model of one."""
+"""Fixtures of more than one folder: small random checkpoints and the transformers model of one.
+
+The package `metal_cpu_harness` can be imported by all tests: the folder `metal_cpu/harness`.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,6 +16,20 @@ import pytest
 from safetensors.numpy import load_file
 
 from omnitide.models.qwen2_5_omni.tiny import tiny_config, write_random_checkpoint
+
+
+def _add_package(name: str, folder: Path) -> None:
+    """Make a folder importable by a name; pytest's import mode leaves sys.path alone."""
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+_add_package("metal_cpu_harness", Path(__file__).parent / "metal_cpu" / "harness")
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,9 @@
 Backends and dtypes are found from the registry. A backend that is missing here is one skip, with
 the registry's reason (`test_registered_backend_is_here`), rather than one a test;
 OMNITIDE_REQUIRE_BACKENDS=mlx,cuda makes that a failure.
+
+`mlx-metal` is the MLX backend with its Metal kernels run on the CPU. Where they can't be, that is
+one skip too (`tests/metal_cpu/test_backend.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from metal_cpu_harness.variant import VARIANT, metal_backend, variant_missing
 from numpy.typing import NDArray
 
 from omnitide.backend import Backend
@@ -42,22 +46,30 @@ TOLERANCES = {
 
 INFOS = describe_backends()
 PRESENT = [info for info in INFOS if info.available]
+VARIANTS = [
+    pytest.param((VARIANT, dtype), id=f"{VARIANT}-{dtype}")
+    for dtype in ("float32", "float16", "bfloat16")
+    if variant_missing() is None
+]
 
 
 @cache
 def _loaded(name: str, dtype: str) -> Backend:
-    return load_backend(name, dtype)
+    return metal_backend(dtype) if name == VARIANT else load_backend(name, dtype)
 
 
 @pytest.fixture(
     params=[
-        pytest.param((info.name, dtype), id=f"{info.name}-{dtype}")
-        for info in PRESENT
-        for dtype in info.dtypes
+        *(
+            pytest.param((info.name, dtype), id=f"{info.name}-{dtype}")
+            for info in PRESENT
+            for dtype in info.dtypes
+        ),
+        *VARIANTS,
     ]
 )
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Every backend that is here, in every dtype."""
+    """Every backend that is here, and the MLX backend's Metal kernels, in every dtype."""
     return _loaded(*request.param)
 
 
