@@ -39,7 +39,8 @@
 //   Grid (D / 4, num_queries * GROUP, kv_heads): a thread merges 4 columns of a row in all parts.
 //   Device traffic: the parts once; the ranges, which are D / 2 times smaller, twice.
 //
-// Instances: T half, bfloat or float; D 64, 80, 96 or 128; GROUP 1 to 16; ROWS 1 to 8.
+// Instances: T half, bfloat or float; D 64, 80, 96 or 128; GROUP 1 to 16 (decode_reduce: 1 or more);
+// ROWS 1 to 8.
 // Reference: backends/reference/attention.py, paged_attention. Twin: decode_attention.cu.
 
 constant constexpr int SIMDGROUPS = 4;

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from omnitide.backend import Backend
 from omnitide.backends.info import BackendInfo
-from omnitide.backends.mlx.switches import takes_shaders, writes_through
+from omnitide.backends.mlx.switches import WRITE_THROUGH, takes_shaders, writes_through
 from omnitide.errors import OmnitideError
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -58,10 +58,11 @@ def describe() -> BackendInfo:
 def _attention(metal: bool) -> str:
     """Which attention runs, in words; what forces it and does not make sense, likewise."""
     try:
+        writing = writes_through()
         if not takes_shaders(metal):
-            return "Attention in MLX's own operations"
-        writing = ", which also write into the pools" if writes_through() else ""
-        return f"Attention through Metal shaders{writing}"
+            refused = f", and {WRITE_THROUGH}=1 needs shaders: unset it" if writing else ""
+            return f"Attention in MLX's own operations{refused}"
+        return f"Attention through Metal shaders{', which also write into the pools' * writing}"
     except OmnitideError as error:
         return str(error)
 

@@ -16,6 +16,9 @@ from omnitide.errors import BackendError
 
 Triple = tuple[int, int, int]
 
+CONSTANT_BELOW = 8
+"""MLX puts inputs of fewer elements into constant memory."""
+
 Outputs = Mapping[str, tuple[tuple[int, ...], Any]]
 """Shape and MLX dtype of each output, by name."""
 
@@ -48,6 +51,7 @@ class Launcher:
 
     def __init__(self) -> None:
         self._made: dict[MetalKernel, Any] = {}
+        self._compiled: set[tuple[Any, ...]] = set()
 
     def __call__(
         self,
@@ -59,12 +63,15 @@ class Launcher:
     ) -> list[Array]:
         """See `Launch`. The first launch of a kernel compiles it and waits for its result.
 
+        So does the first with inputs of other types: MLX writes another signature for them.
+
         Raises:
             BackendError: Metal can't compile it; the message is Metal's, with the file's own lines.
         """
+        variant = (kernel, *(_type_of(inputs[name]) for name in kernel.input_names))
+        is_new = variant not in self._compiled
         made: Any = self._made.get(kernel)
-        is_new = made is None
-        if is_new:
+        if made is None:
             made = mx.fast.metal_kernel(
                 name=kernel.name,
                 input_names=list(kernel.input_names),
@@ -83,11 +90,22 @@ class Launcher:
             )
             if is_new:
                 mx.eval(results)  # MLX compiles when it computes: what Metal says is met here
-        except RuntimeError as error:
+        except (
+            RuntimeError,
+            ValueError,
+        ) as error:  # the latter: too many threads for its registers
             instance = ", ".join(f"{name} {value}" for name, value in kernel.template)
             raise BackendError(
                 f"[{kernel.name}] the shader can't be run ({instance}): {error}; set "
                 "OMNITIDE_MLX_ATTENTION=plain to do without shaders"
             ) from error
         self._made[kernel] = made
+        self._compiled.add(variant)
         return results
+
+
+def _type_of(value: Array | int | float) -> tuple[Any, ...]:
+    """What MLX's signature says of an input: dtype, and whether it comes in constant memory."""
+    if isinstance(value, (int, float)):
+        return (type(value),)
+    return value.dtype, value.size < CONSTANT_BELOW

@@ -6,7 +6,7 @@ and small; every dead row of the pools is NaN, so that whatever touches one is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from omnitide.backend import Backend
 from omnitide.backends.mlx.shaders import HEAD_DIMS
+from omnitide.errors import OmnitideError
 from omnitide.pages import PAGE_SIZE
 from omnitide.rotary import Rotary
 from omnitide.step import Step
@@ -30,6 +31,9 @@ ROUNDED: dict[str, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
 }
 
+RAISED = (OmnitideError, RuntimeError, ValueError)
+"""What the backend and MLX raise where something can't be run: a result like others."""
+
 PAGES = 5
 KV_HEADS = 2
 
@@ -42,11 +46,13 @@ class Check:
         name: What was run, in words.
         error: Largest, relative to the greatest value that is right; NaN where numbers are missing.
         allowed: The largest allowed.
+        fault: What was raised in place of a result, what Metal says of a shader for example.
     """
 
     name: str
     error: float
     allowed: float
+    fault: str = ""
 
     @property
     def passed(self) -> bool:
@@ -85,12 +91,13 @@ def compare(backend: Backend, reference: Backend) -> Iterator[Check]:
     """
     for head_dim in HEAD_DIMS:
         for case in CASES:
-            error = backend.run(_attention_error, backend, reference, case, head_dim)
             name = f"{case.kernels}, head size {head_dim}"
-            yield Check(name, error, ALLOWED[backend.dtype])
+            allowed = ALLOWED[backend.dtype]
+            yield _check(name, allowed, _attention_error, backend, reference, case, head_dim)
     for head_dim in HEAD_DIMS:
-        error = backend.run(_moving_error, backend, head_dim)
-        yield Check(f"append and migrate, head size {head_dim}", error, 0)
+        yield _check(
+            f"append and migrate, head size {head_dim}", 0, _moving_error, backend, head_dim
+        )
 
 
 def made_step(
@@ -110,6 +117,16 @@ def writing(step: Step) -> Step:
     return Step(
         step.slots, step.orders, step.cos, step.sin, step.slots, step.orders, step.cos, step.sin
     )
+
+
+def _check(
+    name: str, allowed: float, error_of: Callable[..., float], backend: Backend, *given: Any
+) -> Check:
+    """One comparison; one that can't be run leaves the others alone."""
+    try:
+        return Check(name, backend.run(error_of, backend, *given), allowed)
+    except RAISED as fault:
+        return Check(name, float("nan"), allowed, str(fault))
 
 
 def _attention_error(backend: Backend, reference: Backend, case: Case, head_dim: int) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Sequence
-from typing import Any
 
 from omnitide.backends import describe_backend, load_backend
 from omnitide.cli.terminal import write_words
@@ -47,9 +46,15 @@ def selftest(options: argparse.Namespace) -> int:
     if shaders:
         failed += _write_through()
         if not options.quick:
-            _time()
-    _say("All is as it should be." if failed == 0 else f"{failed} checks FAILED.")
+            failed += _time()
+    _say(_verdict(failed))
     return WRONG if failed else 0
+
+
+def _verdict(failed: int) -> str:
+    if failed == 0:
+        return "All is as it should be."
+    return f"{failed} checks FAILED." if failed > 1 else "1 check FAILED."
 
 
 def _compare(dtypes: Sequence[str]) -> int:
@@ -59,21 +64,22 @@ def _compare(dtypes: Sequence[str]) -> int:
     reference = load_backend("reference", "float64")
     failures = []
     for dtype in dtypes:
-        # An error of the backend is itself a result: what Metal says of a shader, for example.
         try:
             checks = list(compare(load_backend("mlx", dtype), reference))
         except OmnitideError as error:
             failures.append(f"{dtype}: {error}")
             _say(f"{dtype:9} FAILED, see below")
             continue
-        worst = max(checks, key=lambda check: check.error / check.allowed if check.allowed else 0)
         wrong = [check for check in checks if not check.passed]
-        _say(
-            f"{dtype:9} {len(checks) - len(wrong)} of {len(checks)} checks passed; largest error "
-            f"{worst.error:.1e} of {worst.allowed:.1e} allowed"
-        )
+        line = f"{dtype:9} {len(checks) - len(wrong)} of {len(checks)} checks passed"
+        ran = [check for check in checks if not check.fault]
+        if ran:
+            worst = max(ran, key=lambda check: check.error / check.allowed if check.allowed else 0)
+            line += f"; largest error {worst.error:.1e} of {worst.allowed:.1e} allowed"
+        _say(line)
         failures += [
-            f"{dtype}: {check.name}: error {check.error:.1e}, allowed {check.allowed:.1e}"
+            f"{dtype}: {check.name}: "
+            + (check.fault or f"error {check.error:.1e}, allowed {check.allowed:.1e}")
             for check in wrong
         ]
     for line in failures[:SHOWN]:
@@ -85,15 +91,22 @@ def _compare(dtypes: Sequence[str]) -> int:
 
 def _write_through() -> int:
     """Try the switch for writing through; 1 where it is on and does not work."""
+    from omnitide.backends.mlx.backend import MlxBackend
     from omnitide.backends.mlx.launch import Launcher
     from omnitide.backends.mlx.paged import PagedAttention
+    from omnitide.backends.mlx.selftest import RAISED
     from omnitide.backends.mlx.switches import WRITE_THROUGH, writes_through
     from omnitide.backends.mlx.timings import appends_in_place
     from omnitide.backends.mlx.write_through import fault_of
 
-    backend: Any = load_backend("mlx", "float32")
     launcher = Launcher()
-    fault = backend.run(lambda: fault_of(launcher, PagedAttention(launcher, "")))
+    # Made without the switch: with it, a machine where writing through fails has no backend.
+    backend = MlxBackend("float32", "")
+    fault: str | None
+    try:
+        fault = backend.run(lambda: fault_of(launcher, PagedAttention(launcher, "")))
+    except RAISED as error:
+        fault = str(error)
     works = "works" if fault is None else f"does not work: {fault}"
     state = "on" if writes_through() else "off"
     _say(f"writing through ({WRITE_THROUGH}, {state}) {works}")
@@ -102,22 +115,29 @@ def _write_through() -> int:
     return int(fault is not None and writes_through())
 
 
-def _time() -> None:
-    """Print the times of attention."""
+def _time() -> int:
+    """Print the times of attention; 1 where it can't be run."""
     import mlx.core as mx
 
+    from omnitide.backends.mlx.backend import MlxBackend
     from omnitide.backends.mlx.launch import Launcher
+    from omnitide.backends.mlx.selftest import RAISED
     from omnitide.backends.mlx.timings import HEAD_DIM, HEADS, KV_HEADS, timings
 
     architecture = str(mx.device_info()["architecture"])
-    backend: Any = load_backend("mlx", "bfloat16")
     _say(f"one layer's attention, {HEADS} heads, {KV_HEADS} KV heads of {HEAD_DIM}, ms")
     _say(f"{'cells':>7} {'queries':>8} {'shaders':>9} {'plain':>9} {'MLX dense':>10} {'GB/s':>7}")
-    for t in backend.run(lambda: list(timings(Launcher(), architecture))):
+    try:
+        times = MlxBackend("bfloat16", "").run(lambda: list(timings(Launcher(), architecture)))
+    except RAISED as error:
+        _say(f"FAILED  {error}")
+        return 1
+    for t in times:
         _say(
             f"{t.cells:7,d} {t.queries:8,d} {t.shaders:9.3f} {t.plain:9.3f} {t.own:10.3f} "
             f"{t.gigabytes / t.shaders * 1e3:7.1f}"
         )
+    return 0
 
 
 def _say(line: str) -> None:

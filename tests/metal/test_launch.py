@@ -86,6 +86,36 @@ def test_a_compile_error_is_shown_and_the_kernel_is_not_kept(
     assert [call.get("name") for call in made] == ["twice", None, "twice", None]
 
 
+def test_too_many_threads_are_shown_likewise(
+    monkeypatch: pytest.MonkeyPatch, made: list[dict[str, Any]]
+) -> None:
+    """MLX finds that when it computes, and raises a ValueError."""
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("Thread group size (512) is greater than the maximum allowed")
+
+    monkeypatch.setattr(mx, "eval", refuse)
+    with pytest.raises(BackendError, match=r"\[twice\].*size \(512\).*=plain"):
+        Launcher()(*ARGUMENTS)
+    assert len(made) == 2
+
+
+def test_each_signature_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, made: list[dict[str, Any]]
+) -> None:
+    """MLX compiles anew for another dtype, and for few elements, which are in constant memory."""
+    waited: list[int] = []
+    monkeypatch.setattr(mx, "eval", lambda results: waited.append(len(made)))
+    launch = Launcher()
+    kernel, _, *rest = ARGUMENTS
+    inputs = [mx.ones(7), mx.ones(8), mx.ones(7, mx.int32)]
+    for _ in range(2):
+        for x in inputs:
+            launch(kernel, {"n": 2, "x": x}, *rest)
+    assert waited == [2, 3, 4]
+    assert len(made) == 1 + 2 * len(inputs)
+
+
 @pytest.mark.skipif(not mx.metal.is_available(), reason="needs a Mac with Metal")
 def test_metals_own_message_names_the_line_of_the_file() -> None:
     broken = MetalKernel("broken", '\n#line 7 "own.metal"\n  y[0] = maks;', "", ("x",), ("y",), ())

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from omnitide.backends import load_backend
+from omnitide.backends import describe_backend, load_backend
 from omnitide.backends.mlx import attention
 from omnitide.backends.mlx.backend import MlxBackend
 from omnitide.backends.mlx.selftest import CASES, Check, compare
 from omnitide.backends.mlx.shaders import HEAD_DIMS
 from omnitide.cli import main, selftest
+from omnitide.errors import BackendError
 
 HAS_METAL = bool(mx.metal.is_available())
 CHECKS = (len(CASES) + 1) * len(HEAD_DIMS)
@@ -112,6 +114,79 @@ def test_a_wrong_migration_is_found(
     code, out, _ = call("--dtype", "float16")
     assert code == selftest.WRONG
     assert out.count("FAILED  float16: append and migrate") == len(HEAD_DIMS)
+
+
+def test_what_can_not_be_run_is_told_beside_all_others(
+    call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attention(self: Any, q: Any, *rest: Any) -> Any:
+        if q.shape[2] == 80 and q.shape[0] > 16:
+            raise BackendError("[rotate] the shader can't be run: rotate.metal:23:5: error")
+        return PLAIN(self, q, *rest)
+
+    monkeypatch.setattr(MlxBackend, "attention", attention)
+    code, out, _ = call("--dtype", "float32")
+    assert code == selftest.WRONG
+    assert f"float32   {CHECKS - 3} of {CHECKS} checks passed; largest error" in out
+    assert out.count("FAILED  float32: prefill") == out.count("rotate.metal:23:5: error") == 3
+    assert out.endswith("3 checks FAILED.\n")
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """`mac(launcher)`: to the command this machine is a Mac whose shaders that launcher runs.
+
+    What is compared still runs in plain operations.
+    """
+
+    def pretend(launcher: Any) -> None:
+        info = replace(describe_backend("mlx"), accelerated=True)
+        monkeypatch.setattr(selftest, "describe_backend", lambda name: info)
+        monkeypatch.setattr(mx, "device_info", lambda: {"architecture": "applegpu_g13g"})
+        monkeypatch.setattr("omnitide.backends.mlx.launch.Launcher", lambda: launcher)
+        monkeypatch.setattr("omnitide.backends.mlx.timings.appends_in_place", lambda: True)
+
+    return pretend
+
+
+@pytest.mark.skipif(HAS_METAL, reason="pretends to be a Mac")
+@pytest.mark.parametrize(("lost", "words"), [(-1, "works"), (4, "does not work: of 100 reads")])
+def test_writing_through_is_tried(
+    call: Callable[..., tuple[int, str, str]], mac: Any, mover: Any, lost: int, words: str
+) -> None:
+    mac(mover(lambda number: number == lost))
+    code, out, _ = call("--dtype", "float32")
+    assert code == 0
+    assert f"writing through (OMNITIDE_METAL_WRITE_THROUGH, off) {words}" in out
+    assert "own scatter into a pool: in place" in out
+
+
+@pytest.mark.skipif(HAS_METAL, reason="pretends to be a Mac")
+def test_the_switch_turned_on_where_it_does_not_work_fails_and_the_report_goes_on(
+    mac: Any, mover: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMNITIDE_METAL_WRITE_THROUGH", "1")
+    mac(mover(lambda _: True))
+    code, out = main(["selftest", "--quick", "--dtype", "float32"]), capsys.readouterr().out
+    assert code == selftest.WRONG
+    assert "(OMNITIDE_METAL_WRITE_THROUGH, on) does not work: of 100 reads" in out
+    assert out.endswith("checks FAILED.\n")
+
+
+@pytest.mark.skipif(HAS_METAL, reason="pretends to be a Mac")
+def test_shaders_that_do_not_compile_leave_a_whole_report(
+    mac: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(kernel: Any, *_: Any) -> Any:
+        raise BackendError(f"[{kernel.name}] the shader can't be run: error: what Metal says")
+
+    monkeypatch.setattr("omnitide.backends.mlx.timings.SHAPES", ((64, 1),))
+    mac(refuse)
+    code, out = main(["selftest", "--dtype", "float32"]), capsys.readouterr().out
+    assert code == selftest.WRONG
+    assert "off) does not work: [append] the shader can't be run: error: what Metal says" in out
+    assert "\nFAILED  [decode_attention] the shader can't be run" in out
+    assert out.endswith("1 check FAILED.\n")
 
 
 def test_numbers_that_are_none_do_not_pass() -> None:

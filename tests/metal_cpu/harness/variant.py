@@ -20,10 +20,11 @@ def variant_missing() -> str | None:
     return reason
 
 
-def metal_backend(dtype: str, launcher: Any = None) -> Backend:
+def metal_backend(dtype: str, launcher: Any = None, write_through: bool = False) -> Backend:
     """The MLX backend whose kernels `launcher` runs; None: a new `MetalOnCpu`."""
     from omnitide.backends.mlx.backend import MlxBackend
 
     from .launcher import MetalOnCpu
 
-    return MlxBackend(dtype, "cpu", launcher=MetalOnCpu() if launcher is None else launcher)
+    launch = MetalOnCpu() if launcher is None else launcher
+    return MlxBackend(dtype, "cpu", launcher=launch, write_through=write_through)

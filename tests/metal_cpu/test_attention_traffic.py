@@ -1,4 +1,4 @@
-"""What the decode shader reads, against the floor: each live row once, of dead tiles nothing."""
+"""What attention's shaders read, against the floor: each live row once, of dead tiles nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def available() -> None:
         pytest.skip(reason)
 
 
-def traffic_of(slots: np.ndarray, pages: int) -> dict[str, Any]:
-    """Traffic by buffer of one decoded token over these live cells, in float16."""
+def traffic_of(slots: np.ndarray, pages: int, queries: slice) -> dict[str, dict[str, Any]]:
+    """Traffic by kernel and buffer of attention over these live cells, in float16."""
     from metal_cpu_harness.launcher import MetalOnCpu
 
     launcher = MetalOnCpu()
@@ -30,17 +30,16 @@ def traffic_of(slots: np.ndarray, pages: int) -> dict[str, Any]:
     orders = np.arange(len(slots), dtype=np.int32)
     cos, sin = np.ones((len(slots), DIM // 2), np.float32), np.zeros((len(slots), DIM // 2))
     table = (cos, sin.astype(np.float32))
-    last = slice(len(slots) - 1, None)
-    step = Step(slots, orders, *table, slots[last], orders[last], *(part[last] for part in table))
+    new = (*(part[queries] for part in (slots, orders)), *(part[queries] for part in table))
+    step = Step(slots, orders, *table, *new)
 
     def attend() -> None:
         pools = backend.new_pools(1, KV_HEADS, DIM, pages)
-        q = backend.asarray(np.ones((1, HEADS, DIM)))
+        q = backend.asarray(np.ones((step.num_queries, HEADS, DIM)))
         backend.synchronize(backend.attention(q, pools, 0, step, DIM**-0.5))
 
     backend.run(attend)
-    (launch,) = [found for found in launcher.launches if "decode_attention" in found.name]
-    return dict(launch.traffic)
+    return {launch.name: dict(launch.traffic) for launch in launcher.launches}
 
 
 @pytest.mark.usefixtures("available")
@@ -54,7 +53,7 @@ def traffic_of(slots: np.ndarray, pages: int) -> dict[str, Any]:
 )
 def test_decode_reads_live_rows_once(live: np.ndarray) -> None:
     slots = live.astype(np.int32)
-    traffic = traffic_of(slots, 10)
+    traffic = traffic_of(slots, 10, slice(-1, None))["decode_attention"]
     floor = len(slots) * KV_HEADS * ROW
     for name in ("keys", "values"):
         # Of a tile with holes the live rows alone.
@@ -62,3 +61,19 @@ def test_decode_reads_live_rows_once(live: np.ndarray) -> None:
     # Angles in float32, half a head each: once a KV head.
     for name in ("cosines", "sines"):
         assert traffic[name].fetched == len(slots) * KV_HEADS * DIM // 2 * 4
+
+
+@pytest.mark.usefixtures("available")
+@pytest.mark.parametrize("holes", [[], [3, 40, 41, 200]], ids=["whole tiles", "a few holes"])
+def test_prefill_reads_the_tiles_that_a_query_sees_once(holes: list[int]) -> None:
+    """Three queries of 7 heads each are one row block; they see 4 of the 10 tiles."""
+    slots = np.delete(np.arange(320), holes).astype(np.int32)
+    traffic = traffic_of(slots, 10, slice(100, 103))
+    turning, attention = traffic["rotate"], traffic["prefill_attention"]
+    keys = turning["keys"]
+    assert keys.fetched == keys.touched == len(slots) * KV_HEADS * ROW
+    tile = 32 * KV_HEADS * ROW
+    assert turning["turned"].written == 10 * tile
+    for name in ("turned", "values"):
+        read = attention[name]
+        assert read.fetched == read.touched == 4 * tile, name
