@@ -247,6 +247,6 @@ class CudaBackend:
         return int(cp.cuda.runtime.memGetInfo()[0])
 
     def peak_memory(self) -> int:
-        """Most bytes that CuPy has taken on the device for this process."""
+        """Most bytes that CuPy's pool has held, without what recorded passes work in."""
         self._peak = max(self._peak, int(cp.get_default_memory_pool().total_bytes()))
         return self._peak

@@ -1,4 +1,4 @@
-"""Matrix products: one row of a 16-bit type by our matrix-vector kernels, all else by cuBLAS."""
+"""Matrix products: few rows of a 16-bit type by our matrix-vector kernels, all else by cuBLAS."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class Matrices:
 
     def _by_vector(self, rows: Array, weight: Array) -> bool:
         """Whether the matrix-vector kernels take so many rows of that type and size."""
-        width = int(weight.shape[1])
-        if rows.dtype.itemsize != 2 or width % 8:
+        count, width = int(rows.shape[0]), int(weight.shape[1])
+        if rows.dtype.itemsize != 2 or width % 8 or not 1 <= count <= VECTOR_ROWS:
             return False
-        return 1 <= int(rows.shape[0]) <= min(VECTOR_ROWS, self._vector.max_tokens(width))
+        return count <= self._vector.max_tokens(width)
 
 
 def _rows(x: Array) -> Array:

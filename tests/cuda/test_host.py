@@ -23,6 +23,7 @@ from omnitide.backends.cuda import backend as backend_module
 from omnitide.backends.cuda import blas, compiler, prefill_hopper
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.instances import Instance
+from omnitide.backends.cuda.paged import room_for
 from omnitide.models.qwen2_5_omni.config import parse_config
 from omnitide.models.qwen2_5_omni.names import expected_tensors
 from omnitide.models.qwen2_5_omni.text import Decoder
@@ -326,6 +327,16 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
     segments = "plain_segments" if dtype == "float32" else "segment_attention"
     for name in (segments, "rotate", "gelu", "take", "layer_norm", "plain_mass", "move_rows"):
         assert name in launches.names
+
+
+@pytest.mark.parametrize("tiles", [0, 1, 128, 129, 160, 161, 255, 256, 257, 2_098, 4_096, 4_097])
+def test_a_recording_has_room_for_a_quarter_more_at_most(tiles: int) -> None:
+    room = room_for(tiles)
+    assert max(tiles, 128) <= room <= max(1.25 * tiles, 128)
+
+
+def test_a_history_that_doubles_is_recorded_anew_four_times() -> None:
+    assert {room_for(tiles) for tiles in range(257, 513)} == {320, 384, 448, 512}
 
 
 def test_copies_and_growing_keep_contents(hopper: bool, launches: Launches) -> None:
