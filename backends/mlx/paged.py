@@ -105,10 +105,6 @@ class PagedAttention:
         self._shaders = read_shaders()
         self._instances: dict[tuple[Any, ...], MetalKernel] = {}
 
-    def takes(self, array: Array) -> bool:
-        """Whether there are instances for pools of this array's dtype and head size."""
-        return has_instances(array)
-
     def __call__(
         self,
         q: Array,

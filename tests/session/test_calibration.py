@@ -11,6 +11,7 @@ import pytest
 
 from omnitide.calibration import BLAS_THREADS, PAIRS, Calibration, Unsteady, slope
 from omnitide.costs import NOMINAL, Costs
+from omnitide.step import Step
 
 
 def test_what_is_measured_is_remembered_and_what_is_unsteady_is_not(
@@ -35,6 +36,27 @@ def test_measured_once_and_remembered(
     again = Calibration(model.backend, model.spec, tmp_path)
     assert again() == Costs(2.0, 3.0)
     assert again.note is None
+
+
+def test_what_is_timed_is_attention_and_no_turning_of_keys(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that keeps turned keys turns them all where a step's angles aren't known."""
+    backend, seen = model.backend, set()
+
+    def watched(name: str) -> Any:
+        inner = getattr(backend, name)
+
+        def call(*args: Any) -> Any:
+            seen.update((name, arg.rotation) for arg in args if isinstance(arg, Step))
+            return inner(*args)
+
+        return call
+
+    for name in ("append", "attention"):
+        monkeypatch.setattr(backend, name, watched(name))
+    backend.run(Calibration(backend, model.spec, tmp_path))
+    assert seen == {("append", 0), ("attention", 0)}
 
 
 class Clock:
