@@ -26,7 +26,7 @@ from omnitide.model import EncodedUnit, OmniModel
 from omnitide.pages import PageTable, Slots
 from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
 from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
-from omnitide.rotary import Rotary, Table
+from omnitide.rotary import RotaryTables, Table
 from omnitide.step import MassSum, Step
 from omnitide.units import Unit, UnitKind
 
@@ -84,7 +84,7 @@ class BoundedCache:
         self.config, self.capacity = config, capacity
         self.acceptance: Acceptance = acceptance or Always()
         self._backend: Backend = model.backend
-        self._rotary: Rotary = spec.rotary
+        self._rotary = RotaryTables(spec.rotary)
         self.pools: Pools = self._backend.new_pools(
             spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages
         )
@@ -232,8 +232,7 @@ class BoundedCache:
             table.grow(pages)
 
     def _angles(self, history: History, first: int = 0) -> Table:
-        cos, sin = self._rotary.tables(history.cells["position"][first:])
-        return np.concatenate([cos, sin], axis=1)
+        return self._rotary.look_up(history.cells["position"][first:])
 
     def _forward(
         self,
