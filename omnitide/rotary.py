@@ -86,7 +86,7 @@ class RotaryTables:
         for axis, count in enumerate(self._rotary.pairs_by_axis):
             start, stop = stop, stop + count
             for part in (slice(start, stop), slice(pairs + start, pairs + stop)):
-                out[:, part] = self._kept[:, part].take(positions[:, axis], axis=0)
+                out[:, part] = self._kept[positions[:, axis], part]
         return out
 
     def _keep(self, count: int) -> None:
