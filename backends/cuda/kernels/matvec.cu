@@ -366,4 +366,7 @@ __global__ void __launch_bounds__(THREADS)
     }
     if (last < count) __syncthreads();
   }
+#if __CUDA_ARCH__ >= 900
+  if (lane < slots) barrier_invalidate(first_barrier + lane * 8);
+#endif
 }
