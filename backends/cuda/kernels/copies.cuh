@@ -41,11 +41,6 @@ __device__ __forceinline__ void barrier_init(unsigned barrier, unsigned arrivals
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Once nobody waits for it any more: the next block on this multiprocessor makes its own.
-__device__ __forceinline__ void barrier_invalidate(unsigned barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 // Makes initialised barriers known to the copy engine.
 __device__ __forceinline__ void barrier_publish() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
