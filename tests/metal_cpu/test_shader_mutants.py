@@ -367,14 +367,41 @@ def test_the_shaders_themselves_are_right(metal_cpu: Any, scene: Scene | None) -
     assert fault_of(metal_cpu, scene) == ""
 
 
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], int]:
+    """`planted(file, old, new)` changes a text that occurs once; the number of its line."""
+
+    def plant(file: str, old: str, new: str) -> int:
+        texts = {name: shaders.text_of(name) for name in (*shaders.FILES, shaders.SHARED)}
+        assert texts[file].count(old) == 1
+        before = texts[file].partition(old)[0]
+        texts[file] = texts[file].replace(old, new)
+        monkeypatch.setattr(shaders, "text_of", texts.__getitem__)
+        return before.count("\n") + 1
+
+    return plant
+
+
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
-def test_a_mutant_is_found(metal_cpu: Any, monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
-    true_text = shaders.text_of
-    assert true_text(mutant.file).count(mutant.old) == 1
-
-    def text_of(file: str) -> str:
-        text = true_text(file)
-        return text.replace(mutant.old, mutant.new) if file == mutant.file else text
-
-    monkeypatch.setattr(shaders, "text_of", text_of)
+def test_a_mutant_is_found(metal_cpu: Any, planted: Any, mutant: Mutant) -> None:
+    planted(mutant.file, mutant.old, mutant.new)
     assert re.search(mutant.found, fault_of(metal_cpu, mutant.scene))
+
+
+@pytest.mark.parametrize(
+    ("scene", "file", "name"),
+    [
+        (DECODE, "decode_attention", "masks[tile]"),
+        (DECODE, "decode_attention", "parts_shape[0]"),
+        (PREFILL, "prefill_attention", "subblocks[tile]"),
+        (PREFILL, "rotate", "subblocks[tile]"),
+        (None, "append", "slots[token]"),
+        (None, "migrate", "to = row_of(slots[row]"),
+        (None, "shared", "slot / PAGE_ROWS"),
+    ],
+)
+def test_an_error_of_the_compiler_names_the_files_own_line(
+    metal_cpu: Any, planted: Any, scene: Scene | None, file: str, name: str
+) -> None:
+    line = planted(file, name, "maks + " + name)
+    assert re.search(rf"\b{file}\.metal:{line}:\d+: error: ", fault_of(metal_cpu, scene))
