@@ -25,8 +25,8 @@
 //   Of a tile the live cells are listed first, so a dead one costs neither bytes nor time. Keys: 8
 //   lanes a cell and 4 cells at once; each is turned in registers and multiplied by all ROWS
 //   queries. Then a lane is a cell: weights by the rising maximum, which lane r holds for row r.
-//   Values: a cell at a time (D = 64: two), 4 columns a lane. The simdgroups are merged in the
-//   memory that the queries have left.
+//   Values: four cells at a time (D = 64: eight), 4 columns of each a lane. The simdgroups are
+//   merged in the memory that the queries have left.
 //   Registers, counted: 5 ROWS (4 sums and a score a row) and about 32 more, 112 for 16 rows.
 //   Numerics: everything but what is read and the result is float32.
 //   Threadgroup memory: at most 17.6 KiB (D = 128, 16 rows; 9.4 for 8).
@@ -63,6 +63,7 @@ constexpr int decode_space(int rows, int head_dim) {
   constexpr int HALF = D / 2;
   constexpr int KEY_LANES = 8;                       // that share a key
   constexpr int VALUE_LANES = D <= 64 ? 16 : 32;     // that share a value; D / 4 of them work
+  constexpr int VALUES = 4;                          // that a lane asks for at once
   constexpr int PITCH = ROWS | 1;                    // odd: lanes write to different banks
   threadgroup float space[decode_space(ROWS, D)];
   threadgroup float ranges[SIMDGROUPS * ROWS * 2];
@@ -156,15 +157,24 @@ constexpr int decode_space(int rows, int head_dim) {
     simdgroup_barrier(mem_flags::mem_threadgroup);
 
     const int column = 4 * (lane % VALUE_LANES);
-    for (int base = 0; base < count; base += 32 / VALUE_LANES) {
+    for (int base = 0; base < count; base += VALUES * 32 / VALUE_LANES) {
       const int nth = base + lane / VALUE_LANES;
-      if (nth < count && column < D) {
-        const vec<T, 4> value =
-            *(const device vec<T, 4>*)(values + (first_row + list[nth]) * D + column);
+      vec<T, 4> value[VALUES];
 #pragma clang loop unroll(full)
-        for (int r = 0; r < ROWS; ++r) {
-          const float weight = weights[nth * PITCH + r];
-          for (int i = 0; i < 4; ++i) out[r][i] += weight * float(value[i]);
+      for (int v = 0; v < VALUES; ++v) {
+        const int at = nth + v * 32 / VALUE_LANES;
+        if (at < count && column < D)
+          value[v] = *(const device vec<T, 4>*)(values + (first_row + list[at]) * D + column);
+      }
+#pragma clang loop unroll(full)
+      for (int v = 0; v < VALUES; ++v) {
+        const int at = nth + v * 32 / VALUE_LANES;
+        if (at < count && column < D) {
+#pragma clang loop unroll(full)
+          for (int r = 0; r < ROWS; ++r) {
+            const float weight = weights[at * PITCH + r];
+            for (int i = 0; i < 4; ++i) out[r][i] += weight * float(value[v][i]);
+          }
         }
       }
     }

@@ -118,7 +118,7 @@ DECODE_MUTANTS = {
     ),
     "the mask forgotten": in_decode("live = masks[tile];", "live = ~0u;", OUTSIDE),
     "the list forgotten": in_decode("const int row = list[nth];", "const int row = nth;", OUTSIDE),
-    "dead values multiplied": in_decode("(first_row + list[nth]) * D", "(first_row + nth) * D"),
+    "dead values multiplied": in_decode("(first_row + list[at]) * D", "(first_row + at) * D"),
     "the order forgotten": in_decode("listed && order <= limits[r]", "listed"),
     "the own cell not seen": in_decode("order <= limits[r]", "order < limits[r]"),
     "orders not by the list": in_decode(
@@ -141,6 +141,9 @@ DECODE_MUTANTS = {
     "half of the pairs": in_decode("pair < HALF; pair += 4 * KEY_LANES", "pair < 32; pair += 32"),
     "lanes of a key not added": in_decode("step < KEY_LANES; step *= 2", "step < 4; step *= 2"),
     "the rows too far apart": in_decode("PITCH = ROWS | 1;", "PITCH = ROWS + 9;", OUTSIDE),
+    "values left out": in_decode("base += VALUES * 32", "base += 2 * VALUES * 32"),
+    "values twice": in_decode("base += VALUES * 32", "base += 32"),
+    "a value too far": in_decode("list[at]", "list[at + 1]", RACE),
     "sums not scaled": in_decode("out[r][i] *= factor;\n      if (listed)", "if (listed)"),
     "the sum of weights not scaled": in_decode("sum = sum * factor + more", "sum = sum + more"),
     "every lane holds every row": in_decode("if (int(lane) == r) {", "if (true) {"),
