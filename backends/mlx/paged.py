@@ -19,8 +19,8 @@ from omnitide.pages import SUBBLOCK_SIZE
 from omnitide.step import Step
 
 DECODE_ROWS = 16
-"""Up to so many rows (queries times query heads of a KV head) decode is taken: one threadgroup
-holds the sums of all rows in registers, and more than 16 would not fit."""
+"""Up to so many rows (queries times query heads of a KV head) decode is taken. One threadgroup
+holds the sums of all rows in registers; more would not fit, and a second would read all again."""
 
 PREFILL_ROWS = 32
 """Rows of a prefill threadgroup."""
@@ -31,10 +31,11 @@ THREADS = 128
 LEAST_TILES = 4
 """Tiles of a part at least: one for each simdgroup."""
 
-THREADGROUPS = 32
-"""Threadgroups that fill a GPU of about ten cores, three a core."""
+THREADGROUPS = 48
+"""Threadgroups that a launch is cut into on a GPU of 8 to 20 cores: as many as an M1 holds at once,
+and enough that what they ask memory for keeps it busy (computed in docs/performance.md)."""
 
-LARGER = {"s": 3, "d": 6}
+LARGER = {"s": 2, "d": 4}
 """Times as many on a Max and an Ultra, by the last letter of Metal's architecture."""
 
 
