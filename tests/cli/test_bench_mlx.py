@@ -23,7 +23,13 @@ SMALL: dict[str, tuple[Any, ...]] = {
 }
 """Benchmarks with options that make them short."""
 
-MEASURED = {"attention": "us", "migrate": "us", "decode": "ms", "update": "ms", "session": "first_ms"}
+MEASURED = {
+    "attention": "us",
+    "migrate": "us",
+    "decode": "ms",
+    "update": "ms",
+    "session": "first_ms",
+}
 """A field of each benchmark's rows that holds a time."""
 
 LAUNCHED = {

@@ -355,9 +355,9 @@ def fault_in_moving(launch: Any, _: None) -> str:
     return ""
 
 
-def fault_of(metal_cpu: Any, scene: Scene | None) -> str:
+def fault_of(metal_cpu: Any, scene: Scene | None, **options: Any) -> str:
     """What the harness says, or `DIFFERS`, or nothing."""
-    launch = metal_cpu(write_through=scene is None)
+    launch = metal_cpu(write_through=scene is None, **options)
     run: Callable[..., str] = fault_in_moving if scene is None else fault_in_attention
     try:
         return run(launch, scene)
@@ -365,9 +365,16 @@ def fault_of(metal_cpu: Any, scene: Scene | None) -> str:
         return str(error)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"seed": 1}, {"seed": 2}, {"address_sanitizer": True}],
+    ids=["in order", "seed 1", "seed 2", "sanitized"],
+)
 @pytest.mark.parametrize("scene", [DECODE, DECODE_64, PREFILL, None], ids=str)
-def test_the_shaders_themselves_are_right(metal_cpu: Any, scene: Scene | None) -> None:
-    assert fault_of(metal_cpu, scene) == ""
+def test_the_shaders_themselves_are_right(
+    metal_cpu: Any, scene: Scene | None, options: dict[str, Any]
+) -> None:
+    assert fault_of(metal_cpu, scene, **options) == ""
 
 
 @pytest.fixture
@@ -389,6 +396,21 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], int]:
 def test_a_mutant_is_found(metal_cpu: Any, planted: Any, mutant: Mutant) -> None:
     planted(mutant.file, mutant.old, mutant.new)
     assert re.search(mutant.found, fault_of(metal_cpu, mutant.scene))
+
+
+@pytest.mark.parametrize(
+    ("scene", "file", "old", "new"),
+    [
+        (DECODE, "decode_attention", "float out[ROWS][4];", "float out[ROWS - 1][4];"),
+        (DECODE, "decode_attention", "vec<T, 4> value[VALUES];", "vec<T, 4> value[VALUES - 1];"),
+        (PREFILL, "prefill_attention", "scores[2 * COLUMNS];", "scores[2 * COLUMNS - 1];"),
+    ],
+)
+def test_the_sanitizer_finds_a_threads_own_array_too_small(
+    metal_cpu: Any, planted: Any, scene: Scene, file: str, old: str, new: str
+) -> None:
+    planted(file, old, new)
+    assert "stack-buffer-overflow" in fault_of(metal_cpu, scene, address_sanitizer=True)
 
 
 @pytest.mark.parametrize(
