@@ -36,7 +36,8 @@ LAUNCHED = {
     "attention": {"decode_attention", "decode_reduce", "prefill_attention", "rotate"},
     "migrate": {"gather_rows"},
     "decode": {"decode_attention", "decode_reduce"},
-    "update": {"prefill_attention", "decode_reduce", "rotate"},
+    # The last layer of an update has one query.
+    "update": {"decode_attention", "decode_reduce", "prefill_attention", "rotate"},
 }
 """Shaders that each benchmark needs. A session launches what updates and decoding do, for long."""
 
