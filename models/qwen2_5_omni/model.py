@@ -13,6 +13,7 @@ from omnitide.errors import CheckpointError
 from omnitide.media.chunk import Frame, MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
 from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
+from omnitide.models.decoder import Decoder
 from omnitide.models.layers import Weights
 from omnitide.models.qwen2_5_omni.audio import AudioTower, num_audio_tokens
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config, spec_of
@@ -22,7 +23,6 @@ from omnitide.models.qwen2_5_omni.mel import MelStream
 from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
 from omnitide.models.qwen2_5_omni.sizes import largest_media_unit, media_tokens
 from omnitide.models.qwen2_5_omni.template import ChatTemplate
-from omnitide.models.qwen2_5_omni.text import Decoder
 from omnitide.models.qwen2_5_omni.vision import VisionTower
 from omnitide.step import Step
 from omnitide.units import Modality, Unit, UnitBuilder, UnitKind

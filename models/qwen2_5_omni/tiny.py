@@ -20,8 +20,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from omnitide.models.chat import CHATML
 from omnitide.models.headers import INDEX_FILE, SINGLE_FILE, Shape
+from omnitide.models.names import EMBEDDING, LM_HEAD
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config
-from omnitide.models.qwen2_5_omni.names import EMBEDDING, LM_HEAD, expected_tensors
+from omnitide.models.qwen2_5_omni.names import expected_tensors
 from omnitide.models.tokenizer import byte_level_bpe
 
 _QUIET = 0.05

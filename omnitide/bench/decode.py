@@ -14,7 +14,7 @@ from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import ModelShape
 from omnitide.bench.timing import WARM_UP, Spread, wall
 from omnitide.figures import ITEMSIZES
-from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.text_config import TextConfig
 from omnitide.units import Unit, UnitBuilder, UnitKind
 
 MS = 1e3

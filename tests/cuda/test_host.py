@@ -24,9 +24,9 @@ from omnitide.backends.cuda import blas, compiler, prefill_hopper
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.instances import Instance
 from omnitide.backends.cuda.paged import room_for
+from omnitide.models.decoder import Decoder
 from omnitide.models.qwen2_5_omni.config import parse_config
 from omnitide.models.qwen2_5_omni.names import expected_tensors
-from omnitide.models.qwen2_5_omni.text import Decoder
 from omnitide.models.qwen2_5_omni.tiny import tiny_config
 from omnitide.step import Step
 

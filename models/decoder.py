@@ -1,4 +1,7 @@
-"""The thinker's decoder: Qwen2 blocks over a paged cache of un-rotated keys."""
+"""The language model: Qwen2 or Qwen3 blocks over a paged cache of un-rotated keys.
+
+Keys go into the cache after their norm (Qwen3 has one, Qwen2 has none) and before any rotation.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,43 @@ from numpy.typing import ArrayLike
 
 from omnitide.backend import Array, Backend, Pools
 from omnitide.models.layers import GatedMLP, Linear, RMSNorm, Weights, attend
-from omnitide.models.qwen2_5_omni.config import TextConfig
-from omnitide.models.qwen2_5_omni.names import EMBEDDING, LM_HEAD
+from omnitide.models.names import EMBEDDING, LM_HEAD
+from omnitide.models.text_config import TextConfig
 from omnitide.step import Step
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One block: attention over the cache, then the gated MLP, each after a norm."""
+    """One block: attention over the cache, then the gated MLP, each after a norm.
+
+    `q_norm` and `k_norm` are of one head, (head_dim,); None in Qwen2.
+    """
 
     attention_norm: RMSNorm
     q: Linear
     k: Linear
     v: Linear
     o: Linear
+    q_norm: RMSNorm | None
+    k_norm: RMSNorm | None
     mlp: GatedMLP
 
     @classmethod
-    def read(cls, weights: Weights, name: str, eps: float) -> DecoderLayer:
+    def read(cls, weights: Weights, name: str, config: TextConfig) -> DecoderLayer:
         """The block stored under `name`."""
+        eps = config.rms_norm_eps
+        q_norm, k_norm = (
+            RMSNorm.read(weights, f"{name}.self_attn.{part}_norm", eps) if config.qk_norm else None
+            for part in ("q", "k")
+        )
         return cls(
             attention_norm=RMSNorm.read(weights, f"{name}.input_layernorm", eps),
             q=Linear.read(weights, f"{name}.self_attn.q_proj"),
             k=Linear.read(weights, f"{name}.self_attn.k_proj"),
             v=Linear.read(weights, f"{name}.self_attn.v_proj"),
             o=Linear.read(weights, f"{name}.self_attn.o_proj"),
+            q_norm=q_norm,
+            k_norm=k_norm,
             mlp=GatedMLP.read(
                 weights,
                 f"{name}.mlp",
@@ -49,7 +64,7 @@ class Decoder:
         self.backend = backend
         self.embedding = weights[EMBEDDING]
         self.layers = [
-            DecoderLayer.read(weights, f"model.layers.{layer}", config.rms_norm_eps)
+            DecoderLayer.read(weights, f"model.layers.{layer}", config)
             for layer in range(config.num_layers)
         ]
         self.norm = RMSNorm.read(weights, "model.norm", config.rms_norm_eps)
@@ -78,6 +93,8 @@ class Decoder:
                 part.reshape((num_tokens, -1, config.head_dim))
                 for part in layer.attention_norm.project(backend, x, layer.q, layer.k, layer.v)
             )
+            if layer.q_norm is not None and layer.k_norm is not None:
+                q, k = layer.q_norm(backend, q), layer.k_norm(backend, k)
             backend.append(pools, index, step, k, v)
             seen = attend(backend, q, pools, index, step, scale)
             x = layer.o(backend, seen.reshape((num_tokens, -1)), residual=x)
