@@ -44,3 +44,25 @@ def text_tensors(c: TextConfig) -> dict[str, Shape]:
             for part in ("q", "k"):
                 tensors[f"{at}.self_attn.{part}_norm.weight"] = (c.head_dim,)
     return tensors
+
+
+def whisper_tensors(name: str, layers: int, size: int, ffn: int, bands: int) -> dict[str, Shape]:
+    """Shape of every tensor of Whisper's convolutions and blocks, stored under `name`.
+
+    Its norm behind the blocks and its table of positions are the families' own.
+    """
+    tensors: dict[str, Shape] = {
+        f"{name}.conv1.weight": (size, bands, 3),
+        f"{name}.conv1.bias": (size,),
+        f"{name}.conv2.weight": (size, size, 3),
+        f"{name}.conv2.bias": (size,),
+    }
+    for layer in range(layers):
+        at = f"{name}.layers.{layer}"
+        tensors |= norm_tensors(f"{at}.self_attn_layer_norm", size)
+        tensors |= norm_tensors(f"{at}.final_layer_norm", size)
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            tensors |= linear_tensors(f"{at}.self_attn.{part}", size, size, part != "k_proj")
+        tensors |= linear_tensors(f"{at}.fc1", ffn, size)
+        tensors |= linear_tensors(f"{at}.fc2", size, ffn)
+    return tensors

@@ -8,7 +8,13 @@ used in memory. transformers 5 puts the decoder under "model.language_model." an
 from __future__ import annotations
 
 from omnitide.models.headers import Shape
-from omnitide.models.names import LM_HEAD, linear_tensors, norm_tensors, text_tensors
+from omnitide.models.names import (
+    LM_HEAD,
+    linear_tensors,
+    norm_tensors,
+    text_tensors,
+    whisper_tensors,
+)
 from omnitide.models.qwen2_5_omni.config import AudioConfig, ThinkerConfig, VisionConfig
 
 UNUSED = frozenset({"audio_tower.audio_bos_eos_token.weight"})
@@ -64,22 +70,10 @@ def _vision(c: VisionConfig) -> dict[str, Shape]:
 
 
 def _audio(c: AudioConfig) -> dict[str, Shape]:
-    size = c.hidden_size
-    tensors: dict[str, Shape] = {
-        "audio_tower.conv1.weight": (size, c.num_bands, 3),
-        "audio_tower.conv1.bias": (size,),
-        "audio_tower.conv2.weight": (size, size, 3),
-        "audio_tower.conv2.bias": (size,),
-        "audio_tower.audio_bos_eos_token.weight": (2, c.output_size),
+    name, size = "audio_tower", c.hidden_size
+    return {
+        **whisper_tensors(name, c.num_layers, size, c.intermediate_size, c.num_bands),
+        f"{name}.audio_bos_eos_token.weight": (2, c.output_size),
+        **norm_tensors(f"{name}.ln_post", size),
+        **linear_tensors(f"{name}.proj", c.output_size, size),
     }
-    tensors |= norm_tensors("audio_tower.ln_post", size)
-    tensors |= linear_tensors("audio_tower.proj", c.output_size, size)
-    for layer in range(c.num_layers):
-        at = f"audio_tower.layers.{layer}"
-        tensors |= norm_tensors(f"{at}.self_attn_layer_norm", size)
-        tensors |= norm_tensors(f"{at}.final_layer_norm", size)
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            tensors |= linear_tensors(f"{at}.self_attn.{part}", size, size, bias=part != "k_proj")
-        tensors |= linear_tensors(f"{at}.fc1", c.intermediate_size, size)
-        tensors |= linear_tensors(f"{at}.fc2", size, c.intermediate_size)
-    return tensors
