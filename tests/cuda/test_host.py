@@ -297,8 +297,11 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
 
     def go() -> None:
         backend.segment_attention(x, x, x, (30, 40), 0.1)
+        backend.segment_attention(x[:8], x, x, (3, 5), 0.1, (30, 40))
         backend.rotate(x, np.zeros((70, 36)), np.zeros((70, 36)))
         backend.gelu(x)
+        backend.gelu_tanh(x)
+        backend.relu(x)
         backend.take(x, [1, 2])
         flat = backend.asarray(np.zeros((70, 144), np.float32))
         weight = backend.asarray(np.zeros(144, np.float32))
