@@ -112,9 +112,9 @@ def segment_attention(
 ) -> NDArray[np.float64]:
     out = np.empty_like(q)
     segment = np.repeat(np.arange(len(lengths)), lengths)
-    key_segment = (
-        segment if key_lengths is None else np.repeat(np.arange(len(lengths)), key_lengths)
-    )
+    of_key = segment
+    if key_lengths is not None:
+        of_key = np.repeat(np.arange(len(lengths)), key_lengths)
     for token in range(len(q)):
         seen = of_key == segment[token]
         for head in range(q.shape[1]):
