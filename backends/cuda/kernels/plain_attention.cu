@@ -17,8 +17,8 @@
 //                  sum of exp(score - greatest); 0 if it saw nothing
 // sums             float (splits, num_queries * num_heads, head_dim): values times exp(...)
 // received         float (num_kv_heads, max_tiles, 32)
-// blocks           int32 (num_blocks, 4): first row's token, stop of its segment's tokens, start and
-//                  stop of its segment's keys
+// blocks           int32 (num_blocks, 4): first row's token, stop of its segment's tokens, start
+//                  and stop of its segment's keys
 //
 // Grid: plain_attend (blocks of 16 rows, kv_head, splits); plain_join (4 rows a block);
 // plain_mass (max_tiles, kv_head); plain_mass_sum one thread a slot of a tile; plain_segments
