@@ -166,6 +166,7 @@ def parse_config(
             checkpoint uses something that is not supported.
     """
     root = Section(config, "config.json")
+    _refuse_newer(root)
     version = _version(root, qk_norm)
     text = _text(root, VERSIONS[version])
     vision = _vision(root, vision_layers)
@@ -181,6 +182,27 @@ def parse_config(
     )
 
 
+def _refuse_newer(root: Section) -> None:
+    """Refuse the decoders of newer releases by what tells them apart."""
+    for section in (root, root.section("text_config", optional=True)):
+        kinds = section.get("layer_types")
+        others = sorted({str(k) for k in kinds if k != "full_attention"}) if kinds else []
+        if others:
+            raise CheckpointError(
+                f"[config] {section.path}: every layer must have full attention, layer_types has "
+                f"{', '.join(others)}; a newer MiniCPM, which is not supported"
+            )
+        for rope in (section.section(k, optional=True) for k in ("rope_parameters", "rope_scaling")):
+            kind = rope.get("rope_type", rope.get("type", "default"))
+            partial = rope.get("partial_rotary_factor", section.get("partial_rotary_factor", 1))
+            if kind != "default" or partial != 1 or rope.get("mrope_section") is not None:
+                raise CheckpointError(
+                    f"[config] {section.path}: positions must have one axis and turn whole heads, "
+                    f"unscaled; got {section.get(rope.path, rope.values)!r}; another MiniCPM, "
+                    "which is not supported"
+                )
+
+
 def _version(root: Section, qk_norm: bool | None) -> str:
     """The release: as config.json says, else as the tensors show; both must agree."""
     stated = root.get("version")
@@ -188,7 +210,8 @@ def _version(root: Section, qk_norm: bool | None) -> str:
     if version not in VERSIONS:
         raise CheckpointError(
             f"[config] config.json: version must be one of {', '.join(VERSIONS)}, got "
-            f"{version!r}; other releases have another attention and another rotary embedding"
+            f"{version!r}; other releases may have another attention, another rotary embedding "
+            "and other tokens"
         )
     if qk_norm is not None and qk_norm != VERSIONS[version]:
         has = "norms on q and k" if qk_norm else "no norms on q and k"
@@ -212,10 +235,16 @@ def _text(root: Section, qk_norm: bool) -> TextConfig:
         num_kv_heads=kv_heads,
         rms_norm_eps=root.number("rms_norm_eps", default=1e-6),
         tied=bool(root.get("tie_word_embeddings", False)),
-        rotary=Rotary(head_dim, root.number("rope_theta", default=1e6)),
+        rotary=Rotary(head_dim, _theta(root)),
         qkv_bias=not qk_norm,
         qk_norm=qk_norm,
     )
+
+
+def _theta(root: Section) -> float:
+    """The base of the rotary frequencies, in the spelling of transformers 4 or 5."""
+    rope = root.section("rope_parameters", optional=True)
+    return rope.number("rope_theta", default=root.number("rope_theta", default=1e6))
 
 
 def _vision(root: Section, layers: int | None) -> VisionConfig:

@@ -22,8 +22,8 @@ from omnitide.models.qwen2_5_omni.layout import Layout
 from omnitide.models.qwen2_5_omni.mel import MelStream
 from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
 from omnitide.models.qwen2_5_omni.sizes import largest_media_unit, media_tokens
-from omnitide.models.qwen2_5_omni.template import ChatTemplate
 from omnitide.models.qwen2_5_omni.vision import VisionTower
+from omnitide.models.template import ChatTemplate
 from omnitide.step import Step
 from omnitide.units import Modality, Unit, UnitBuilder, UnitKind
 
