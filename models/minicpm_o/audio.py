@@ -201,9 +201,7 @@ class AudioTower:
             tokens.append(part)
         return self.joined(tokens), SoundStream(mel, state)
 
-    def push_piece(
-        self, piece: MelPiece, state: EncoderState
-    ) -> tuple[Array | None, EncoderState]:
+    def push_piece(self, piece: MelPiece, state: EncoderState) -> tuple[Array | None, EncoderState]:
         """Tokens of a stream's next mel frames, and what the encoder remembers after them.
 
         A piece that is too short for a token gives None and is not remembered.
@@ -283,9 +281,7 @@ class AudioTower:
         if not state.pieces:
             return EncoderState()
         chunks = [piece.shape[0] for piece in state.pieces]
-        _, (keys, values) = self.blocks(
-            self.backend.concat(state.pieces), chunks, EncoderState()
-        )
+        _, (keys, values) = self.blocks(self.backend.concat(state.pieces), chunks, EncoderState())
         return EncoderState(keys, values, state.pieces)
 
     def project(self, states: Array) -> Array:

@@ -152,9 +152,7 @@ class MelStream:
             pieces.append(piece)
         return [piece for piece in pieces if piece is not None], stream
 
-    def _push(
-        self, samples: NDArray[np.float32], last: bool
-    ) -> tuple[MelPiece | None, MelStream]:
+    def _push(self, samples: NDArray[np.float32], last: bool) -> tuple[MelPiece | None, MelStream]:
         """At most a second."""
         waiting = np.concatenate([self.waiting, samples])
         end = self.start * HOP + len(self.buffer) + len(waiting)
@@ -184,9 +182,7 @@ class MelStream:
         piece = MelPiece(frames, first - ready, after)
         return piece, replace(stream, given=self.given + count)
 
-    def _entered(
-        self, samples: NDArray[np.float32], waiting: NDArray[np.float32]
-    ) -> MelStream:
+    def _entered(self, samples: NDArray[np.float32], waiting: NDArray[np.float32]) -> MelStream:
         """The stream with these samples in its buffer, the oldest ones forgotten if it is full."""
         buffer, start, peaks = np.concatenate([self.buffer, samples]), self.start, self.peaks
         if len(buffer) >= FULL:
@@ -195,9 +191,7 @@ class MelStream:
             # The first frames are mirrored at the new edge.
             edge = _log_power_from(buffer, 0, _EDGE).max(axis=1)
             peaks = np.concatenate([edge, peaks[DROPPED // HOP + _EDGE :]])
-        return replace(
-            self, buffer=_held(buffer), start=start, waiting=_held(waiting), peaks=peaks
-        )
+        return replace(self, buffer=_held(buffer), start=start, waiting=_held(waiting), peaks=peaks)
 
     def _transform(self, first: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Raw values of the buffer's frames from `first` on, and the peaks of the settled ones."""
@@ -234,9 +228,7 @@ class PlainMelStream:
         return [MelPiece(log_mel(second, NUM_BANDS)) for second in seconds], self
 
 
-def _log_power_from(
-    buffer: NDArray[np.float32], first: int, count: int
-) -> NDArray[np.float64]:
+def _log_power_from(buffer: NDArray[np.float32], first: int, count: int) -> NDArray[np.float64]:
     """Raw values of `count` frames of a buffer from frame `first` on; its edges are mirrored."""
     begin = first * HOP - HALF
     stop = (first + count) * HOP + HALF
