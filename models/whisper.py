@@ -12,6 +12,9 @@ from omnitide.models.layers import LayerNorm, Linear, Weights
 
 NORM_EPS = 1e-5
 
+STRIDE = 2
+"""Mel frames of a frame behind the convolutions."""
+
 Attend = Callable[[Array, Array, Array], Array]
 """Attention of q, k and v, each (num_frames, num_heads, head_dim), to the shape of q."""
 
@@ -30,8 +33,8 @@ class Convolutions:
 
     def __call__(self, backend: Backend, mel: Array) -> Array:
         """mel (num_frames, num_bands) -> (ceil(num_frames / 2), size); zeros beyond both edges."""
-        x = backend.gelu(self.first(backend, _unfold(backend, mel, stride=1)))
-        return backend.gelu(self.second(backend, _unfold(backend, x, stride=2)))
+        x = backend.gelu(self.first(backend, _unfold(backend, mel, 1)))
+        return backend.gelu(self.second(backend, _unfold(backend, x, STRIDE)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from omnitide.errors import MediaError
 from omnitide.media.chunk import SAMPLE_RATE
 from omnitide.models.mel import (
     FLOOR,
