@@ -56,6 +56,7 @@ class QwenOmni:
         self.defaults = DEFAULTS
         self.media = media
         self.eos_tokens = eos_tokens | {template.end_of_turn}
+        self.duplex = None
         self.layout = Layout.of(config)
         self.decoder = Decoder(config.text, backend, weights)
         self.vision = VisionTower(config.vision, backend, weights)
@@ -76,7 +77,9 @@ class QwenOmni:
         """Words inside the user's turn."""
         return self._embedded(self._template.words(text, time))
 
-    def encode_prompt(self, text: str, time: float | None = None) -> EncodedUnit:
+    def encode_prompt(
+        self, text: str, time: float | None = None, stream: MelStream | None = None
+    ) -> EncodedUnit:
         """A question, the end of the user's turn and the opening of the assistant's."""
         return self._embedded(self._template.prompt(text, time))
 
