@@ -59,3 +59,11 @@ def golden_tokens() -> dict[str, int]:
     """Tiny id of every added token by its text."""
     table = json.loads((FOLDER / "token_map.json").read_text())["tokens_real_tiny"]
     return {text: tiny for text, (_, tiny) in table.items()}
+
+
+@pytest.fixture(scope="session")
+def long_wave(golden: Golden) -> NDArray[np.float32]:
+    """33 s of sound: the longest clip again and again, each time of another loudness."""
+    clip = golden("05_audio_7.0s_wave_mel")["wav_i16"].astype(np.float32) / 32768
+    gains = golden("07_audio_long")["gains"]
+    return np.concatenate([np.clip(clip * gain, -1, 1) for gain in gains])[: 33 * 16_000]
