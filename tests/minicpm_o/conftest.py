@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from omnitide.backend import Backend
+from omnitide.models.minicpm_o.audio import AudioTower
 from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config
 
 Golden = Callable[[str], Mapping[str, NDArray[Any]]]
@@ -67,3 +70,87 @@ def long_wave(golden: Golden) -> NDArray[np.float32]:
     clip = golden("05_audio_7.0s_wave_mel")["wav_i16"].astype(np.float32) / 32768
     gains = golden("07_audio_long")["gains"]
     return np.concatenate([np.clip(clip * gain, -1, 1) for gain in gains])[: 33 * 16_000]
+
+
+@pytest.fixture
+def make_tower(golden_weights: Any, golden_config: MiniCPMConfig) -> Callable[..., AudioTower]:
+    """The golden audio tower: `make_tower(backend, **changes of its AudioConfig)`."""
+
+    def make(backend: Backend, **changes: Any) -> AudioTower:
+        config = replace(golden_config.audio, **changes)
+        names = [name for name in golden_weights if name.startswith(("apm.", "audio_projection"))]
+
+        def build() -> AudioTower:
+            weights = {name: backend.asarray(golden_weights[name]) for name in names}
+            return AudioTower(config, backend, weights)
+
+        return backend.run(build)
+
+    return make
+
+
+class WhisperOracle:
+    """transformers' Whisper encoder with the golden weights, taken apart. Float64."""
+
+    def __init__(self, weights: dict[str, NDArray[np.float32]]) -> None:
+        import torch
+        from transformers import WhisperConfig
+        from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+        config = WhisperConfig(
+            d_model=48,
+            encoder_layers=2,
+            encoder_attention_heads=4,
+            encoder_ffn_dim=192,
+            num_mel_bins=80,
+            max_source_positions=1500,
+        )
+        config._attn_implementation = "eager"
+        self.encoder = WhisperEncoder(config).eval().double()
+        named = {
+            name.removeprefix("apm."): torch.from_numpy(tensor)
+            for name, tensor in weights.items()
+            if name.startswith("apm.")
+        }
+        self.encoder.load_state_dict(named, strict=True)
+        self.encoder.requires_grad_(False)
+        self.weights = {name: tensor.astype(np.float64) for name, tensor in weights.items()}
+
+    def convolved(self, mel: NDArray[Any]) -> NDArray[np.float64]:
+        """Frames behind the convolutions, without positions."""
+        import torch
+
+        encoder, gelu = self.encoder, torch.nn.functional.gelu
+        x = gelu(encoder.conv1(torch.from_numpy(mel.T.astype(np.float64))[None]))
+        frames: NDArray[np.float64] = gelu(encoder.conv2(x))[0].T.numpy()
+        return frames
+
+    def states(self, frames: NDArray[np.float64], sees: NDArray[Any]) -> NDArray[np.float64]:
+        """States behind the last norm; `sees[i, j]` says whether frame i sees frame j.
+
+        The first frame is at position 0.
+        """
+        import torch
+
+        x = torch.from_numpy(frames) + self.encoder.embed_positions.weight[: len(frames)]
+        hidden = torch.from_numpy(np.where(sees, 0.0, -np.inf))[None, None]
+        x = x[None]
+        for layer in self.encoder.layers:
+            out = layer(x, attention_mask=hidden)
+            x = out[0] if isinstance(out, tuple) else out
+        states: NDArray[np.float64] = self.encoder.layer_norm(x)[0].numpy()
+        return states
+
+    def tokens(self, states: NDArray[np.float64], pool: int) -> NDArray[np.float64]:
+        """Projected and pooled states, by the formulas."""
+        w, at = self.weights, "audio_projection_layer"
+        inner = np.maximum(states @ w[f"{at}.linear1.weight"].T + w[f"{at}.linear1.bias"], 0)
+        out = inner @ w[f"{at}.linear2.weight"].T + w[f"{at}.linear2.bias"]
+        means = [out[i : i + pool].mean(axis=0) for i in range(0, len(out) - pool + 1, pool)]
+        return np.array(means)
+
+
+@pytest.fixture(scope="session")
+def whisper_oracle(golden_weights: dict[str, NDArray[np.float32]]) -> WhisperOracle:
+    """transformers' Whisper encoder with any mask."""
+    return WhisperOracle(golden_weights)
