@@ -44,6 +44,7 @@ FAMILIES = (
         ),
         ("qwen2_5_omni", "qwen2_5_omni_thinker"),
     ),
+    Family("minicpm_o", ("MiniCPMO",), ("minicpmo",)),
 )
 
 

@@ -69,6 +69,31 @@ class ChatTemplate:
                 f"{pieces.reply_close!r}; correct it or remove it from {folder}"
             )
 
+    def check_vocabulary(self, size: int, ends: frozenset[int]) -> None:
+        """Require ids that a vocabulary has.
+
+        Args:
+            size: Of the vocabulary.
+            ends: Ids that end a reply beside the end of turn.
+
+        Raises:
+            CheckpointError: Tokenizer and configuration don't fit each other.
+        """
+        for what, largest in (
+            ("the end-of-turn token", max(ends | {self.end_of_turn})),
+            ("the tokenizer's ids", self.tokenizer.largest),
+        ):
+            if largest >= size:
+                raise CheckpointError(
+                    f"[checkpoint] {what} must be below the vocabulary's size {size}, got "
+                    f"{largest}; tokenizer and config.json don't fit"
+                )
+
+    @property
+    def system_open(self) -> list[int]:
+        """Ids before a system message."""
+        return self._system_open
+
     def system(self, text: str) -> Unit:
         """The system message and the opening of the user's turn."""
         builder = UnitBuilder().text(self._system_open, Role.BOUNDARY)

@@ -93,11 +93,6 @@ class TextTokenizer:
         """Whether there is such a special token."""
         return marker in self._special
 
-    @property
-    def specials(self) -> frozenset[int]:
-        """Ids of all special tokens."""
-        return frozenset(self._special.values())
-
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids without special tokens; broken UTF-8 becomes U+FFFD."""
         text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from omnitide.paging import batches, delete, doubled_pages, due_migration, due_p
 from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
 from omnitide.rotary import Rotary, Table
 from omnitide.step import MassSum, Step
-from omnitide.units import Unit, UnitKind
+from omnitide.units import Cells, Unit, UnitKind
 
 Observer = Callable[[Unit], None]
 """Called with each unit once it is whole and recorded."""
@@ -45,7 +46,9 @@ class CacheState:
         stream: The model's own state of the stream (`OmniModel.new_stream`).
         mass: Attention mass of the cells, shape (num_cells,); None if the policy needs none.
         time: Second of the stream up to which the model has seen it.
+        talk: What a duplex session remembers of who spoke (`duplex.Talk`); None in others.
         evictions, rows_moved: Counts since the start.
+        renewals: How often the system prefix got another end.
     """
 
     history: History
@@ -54,8 +57,10 @@ class CacheState:
     stream: Any
     mass: Mass | None = None
     time: float = 0.0
+    talk: Any = None
     evictions: int = 0
     rows_moved: int = 0
+    renewals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,13 @@ class BoundedCache:
         """The committed history."""
         return self.state.history
 
-    def append(self, encoded: EncodedUnit, **changes: Any) -> Array:
+    def append(self, encoded: EncodedUnit, open: bool = False, **changes: Any) -> Array:
         """Check, allocate, prefill and record one unit. Logits of its last token.
 
         Args:
             encoded: The unit; without cells it changes nothing but what `changes` says.
-            **changes: Fields of the state to replace with it: `stream`, `time`.
+            open: Whether it is to grow by `extend` until `close`.
+            **changes: Fields of the state to replace with it: `stream`, `time`, `talk`.
 
         Raises:
             CapacityError: The unit does not fit; nothing has changed.
@@ -123,28 +129,37 @@ class BoundedCache:
         unit = encoded.unit
         if unit.kind != UnitKind.SYSTEM:  # the capacity was made around the system prefix
             self.capacity.check_fits(f"{unit.kind} unit", len(unit), len(self.history))
-        logits = self._grow(unit, encoded.embeddings, self.history.append, **changes)
-        if len(unit):
+        record = partial(self.history.append, open=open)
+        logits = self._grow(unit, encoded.embeddings, record, **changes)
+        if len(unit) and not open:
             self._tell(unit)
         return logits
 
     def open_reply(self, time: float | None) -> None:
-        """Begin a reply unit, which stays open until `close_reply`."""
+        """Begin a reply unit, which stays open until `close`."""
         unit = Unit(UnitKind.REPLY, self.history.cells[:0], time)
         history = self.history.append(unit, np.empty(0, np.int32), open=True)
         self.state = replace(self.state, history=history)
 
-    def extend_reply(self, unit: Unit, embeddings: Array) -> Array:
-        """Add cells to the open reply. Logits of the last token.
+    def extend(self, unit: Unit, embeddings: Array, **changes: Any) -> Array:
+        """Add cells to the open unit: a reply, or what a model says in a media unit.
+
+        Args:
+            unit: The cells; steps and spans continue those of the open unit.
+            embeddings: Of the cells.
+            **changes: Fields of the state to replace with it: `talk`.
+
+        Returns:
+            Logits of the last token.
 
         Raises:
-            CapacityError: The reply is longer than what was kept free for it.
+            CapacityError: There are more than what was kept free for replies.
         """
         self.capacity.check_fits("reply", len(unit), len(self.history), is_reply=True)
-        return self._grow(unit, embeddings, self.history.extend)
+        return self._grow(unit, embeddings, self.history.extend, **changes)
 
-    def close_reply(self) -> None:
-        """End the open reply."""
+    def close(self) -> None:
+        """End the open unit."""
         record = self.history.open_unit()
         self.state = replace(self.state, history=self.history.close())
         cells = self.history.cells[-record.length :] if record.length else self.history.cells[:0]
@@ -178,6 +193,41 @@ class BoundedCache:
             state = replace(state, rows_moved=state.rows_moved + migration.rows_moved)
         self.state = replace(state, table=settled(state.history, state.table, self.layout))
         return Eviction(plan, migration)
+
+    def renew_prefix(self, kept: int, unit: Unit, embeddings: Array, **changes: Any) -> None:
+        """Give the system prefix another end, which sees what is kept of it and nothing else.
+
+        What follows keeps its K and V and moves to where the prefix now ends.
+
+        Args:
+            kept: First cells of the prefix that stay.
+            unit: The new end; steps and spans continue those of the kept cells.
+            embeddings: Of its tokens.
+            **changes: Fields of the state to replace with it: `talk`.
+
+        Raises:
+            CapacityError: It has more tokens than the pools have free.
+        """
+        state = self.state
+        self.capacity.check_fits("prefix", len(unit), len(state.history), is_reply=True)
+        table, before = state.table.copy(), state.history.prefix
+        self._make_room(table, len(unit))
+        slots = place(table, unit, state.history, self.policy, self.layout, self.config)
+        history = state.history.renew_prefix(kept, unit, slots)
+        angles, mass = self._angles(history), state.mass
+        self._forward(embeddings, history.cells[: kept + len(unit)], angles, kept, None)
+        table.release(state.history.cells["slot"][kept:before])
+        if mass is not None:
+            mass = np.concatenate([mass[:kept], np.zeros(len(unit)), mass[before:]])
+        self.state = replace(
+            state,
+            history=history,
+            table=table,
+            angles=angles,
+            mass=mass,
+            renewals=state.renewals + 1,
+            **changes,
+        )
 
     def check_integrity(self) -> None:
         """Compare table, history and attention mass.
@@ -217,7 +267,7 @@ class BoundedCache:
             if mass is not None:
                 # A copy: the pass adds to the mass of old cells too.
                 mass = np.concatenate([mass, np.zeros(len(unit))])
-            logits = self._forward(embeddings, history, angles, before, mass)
+            logits = self._forward(embeddings, history.cells, angles, before, mass)
         self.state = replace(
             state, history=history, table=table, angles=angles, mass=mass, **changes
         )
@@ -238,13 +288,13 @@ class BoundedCache:
     def _forward(
         self,
         embeddings: Array,
-        history: History,
+        cells: Cells,
         angles: Table,
         before: int,
         mass: Mass | None,
     ) -> Array:
         """Run the model over the cells from `before` on; adds what they attend to to `mass`."""
-        slots = np.ascontiguousarray(history.cells["slot"])
+        slots = np.ascontiguousarray(cells["slot"])
         orders = np.arange(len(slots), dtype=np.int32)
         half = angles.shape[1] // 2
         cos, sin = angles[:, :half], angles[:, half:]
@@ -262,8 +312,8 @@ class BoundedCache:
                 cos[first:stop],
                 sin[first:stop],
                 None if mass is None else MassSum(),
-                # Positions are laid out anew by evictions and by nothing else.
-                rotation=self.state.evictions,
+                # Positions are laid out anew by these two and by nothing else.
+                rotation=self.state.evictions + self.state.renewals,
             )
             piece = embeddings[first - before : stop - before]
             logits = self._backend.forward_pass(self.model.forward, piece, self.pools, step)

@@ -35,6 +35,7 @@ class VisionConfig:
         patch_size: Pixels on a side of a patch.
         table_side: Positions on a side of the square table of learned positions.
         layer_norm_eps: Of every norm.
+        unused_layers: Last layers that are stored beside these and not run.
     """
 
     hidden_size: int
@@ -44,6 +45,7 @@ class VisionConfig:
     patch_size: int
     table_side: int
     layer_norm_eps: float
+    unused_layers: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -192,7 +194,9 @@ def _refuse_newer(root: Section) -> None:
                 f"[config] {section.path}: every layer must have full attention, layer_types has "
                 f"{', '.join(others)}; a newer MiniCPM, which is not supported"
             )
-        for rope in (section.section(k, optional=True) for k in ("rope_parameters", "rope_scaling")):
+        for rope in (
+            section.section(k, optional=True) for k in ("rope_parameters", "rope_scaling")
+        ):
             kind = rope.get("rope_type", rope.get("type", "default"))
             partial = rope.get("partial_rotary_factor", section.get("partial_rotary_factor", 1))
             if kind != "default" or partial != 1 or rope.get("mrope_section") is not None:
@@ -247,18 +251,26 @@ def _theta(root: Section) -> float:
     return rope.number("rope_theta", default=root.number("rope_theta", default=1e6))
 
 
-def _vision(root: Section, layers: int | None) -> VisionConfig:
+def _vision(root: Section, stored: int | None) -> VisionConfig:
+    """The tower as it is run: a flag drops the last layer of a whole one.
+
+    Some files hold the layer that is dropped and some don't, so `stored` decides what there is.
+    """
     section = root.section("vision_config")
+    stated, drop = section.layers("num_hidden_layers"), root.get("drop_vision_last_layer", True)
+    unused = int(bool(drop) and stored is not None and stored >= stated)
+    layers = stated - bool(drop) if stored is None else stored - unused
     section.must_be("hidden_act", "gelu_pytorch_tanh")
     patch, size = section.count("patch_size", default=14), section.count("image_size", default=980)
     config = VisionConfig(
         hidden_size=section.count("hidden_size"),
         intermediate_size=section.count("intermediate_size"),
-        num_layers=section.layers("num_hidden_layers") if layers is None else layers,
+        num_layers=layers,
         num_heads=section.count("num_attention_heads"),
         patch_size=patch,
         table_side=size // patch,
         layer_norm_eps=section.number("layer_norm_eps", default=LAYER_NORM_EPS),
+        unused_layers=unused,
     )
     if config.hidden_size % config.num_heads or patch != 14 or not config.table_side:
         raise CheckpointError(

@@ -37,9 +37,7 @@ class Layout:
         """A picture of a stream: the source image, then its slices, row by row."""
         return self._picture(builder, slices, between_rows=())
 
-    def still(
-        self, builder: UnitBuilder, slices: Slices, number: tuple[int, ...]
-    ) -> UnitBuilder:
+    def still(self, builder: UnitBuilder, slices: Slices, number: tuple[int, ...]) -> UnitBuilder:
         """A picture of a prompt.
 
         Args:

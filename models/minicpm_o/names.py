@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 
 from omnitide.backend import Array, Backend
 from omnitide.models.headers import Shape
-from omnitide.models.minicpm_o.config import AudioConfig, MiniCPMConfig, ResamplerConfig, VisionConfig
+from omnitide.models.minicpm_o.config import (
+    AudioConfig,
+    MiniCPMConfig,
+    ResamplerConfig,
+    VisionConfig,
+)
 from omnitide.models.names import (
     LM_HEAD,
     linear_tensors,
@@ -69,7 +74,8 @@ def has_qk_norm(stored: Iterable[str]) -> bool:
 
 def optional_tensors(config: MiniCPMConfig) -> frozenset[str]:
     """Canonical names that may be absent and are not read."""
-    return frozenset({LM_HEAD}) if config.text.tied else frozenset()
+    spared = {name for name in _vision(config.vision) if _is_unused(name, config.vision)}
+    return frozenset(spared | {LM_HEAD} if config.text.tied else spared)
 
 
 def expected_tensors(config: MiniCPMConfig, converted: bool = False) -> dict[str, Shape]:
@@ -120,7 +126,7 @@ def _vision(c: VisionConfig) -> dict[str, Shape]:
         "vpm.embeddings.position_embedding.weight": (c.table_side**2, size),
     }
     tensors |= norm_tensors("vpm.post_layernorm", size)
-    for layer in range(c.num_layers):
+    for layer in range(c.num_layers + c.unused_layers):
         at = f"{_VISION_LAYER}{layer}"
         tensors |= norm_tensors(f"{at}.layer_norm1", size)
         tensors |= norm_tensors(f"{at}.layer_norm2", size)
@@ -129,6 +135,11 @@ def _vision(c: VisionConfig) -> dict[str, Shape]:
         tensors |= linear_tensors(f"{at}.mlp.fc1", c.intermediate_size, size)
         tensors |= linear_tensors(f"{at}.mlp.fc2", size, c.intermediate_size)
     return tensors
+
+
+def _is_unused(name: str, c: VisionConfig) -> bool:
+    number = name.removeprefix(_VISION_LAYER).partition(".")[0]
+    return name.startswith(_VISION_LAYER) and int(number) >= c.num_layers
 
 
 def _resampler(c: ResamplerConfig) -> dict[str, Shape]:

@@ -73,10 +73,9 @@ def _reply(model: Backbone, left: Left, settings: Settings) -> list[float]:
     model.backend.synchronize(embedding)
     cache.open_reply(None)
     seconds = [
-        wall(model.backend, cache.extend_reply, reply_token(index), embedding)
-        for index in range(count)
+        wall(model.backend, cache.extend, reply_token(index), embedding) for index in range(count)
     ]
-    cache.close_reply()
+    cache.close()
     cache.check_integrity()
     return seconds[WARM_UP:]
 
