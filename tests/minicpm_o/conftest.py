@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -16,12 +17,49 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from tokenizers import AddedToken, Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 
 from omnitide.backend import Backend
+from omnitide.config import MediaOptions
 from omnitide.models.minicpm_o.audio import AudioTower
 from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config
 
 Golden = Callable[[str], Mapping[str, NDArray[Any]]]
+
+# Published ids of the pieces of text that the golden prompts are made of.
+PIECES = {
+    "system": 8948,
+    "user": 872,
+    "assistant": 77091,
+    "\n": 198,
+    "\n\n": 271,
+    ".\n": 624,
+    ".": 13,
+    "Streaming": 76509,
+    " Omni": 85225,
+    " Conversation": 50830,
+    "You": 2610,
+    " are": 525,
+    " a": 264,
+    " helpful": 10950,
+    " assistant": 17847,
+    "Describe": 74785,
+    " what": 1128,
+    " you": 498,
+    " see": 1490,
+    " and": 323,
+    " hear": 6723,
+    "0": 15,
+    "previous": 19702,
+    ":": 25,
+    " ": 220,
+}
+
+NO_MARKERS = ("<think>", "</think>")
+"""Added tokens that are no special ones."""
 
 FOLDER = Path(__file__).parent.parent / "golden" / "minicpm_o"
 
@@ -154,3 +192,58 @@ class WhisperOracle:
 def whisper_oracle(golden_weights: dict[str, NDArray[np.float32]]) -> WhisperOracle:
     """transformers' Whisper encoder with any mask."""
     return WhisperOracle(golden_weights)
+
+
+def _write_tokenizer(folder: Path, real: bool) -> None:
+    """A tokenizer that knows the golden prompts' pieces alone, by published or by tiny ids.
+
+    Every other id of text is a word that names it, so that whatever the model says can be read.
+    """
+    table = json.loads((FOLDER / "token_map.json").read_text())
+    added = {text: ids[0 if real else 1] for text, ids in table["tokens_real_tiny"].items()}
+    vocab = {} if real else {f"w{i} ": i for i in range(215)}
+    pieces = {text: i if real else i % 215 for text, i in PIECES.items()}
+    vocab = {t: i for t, i in vocab.items() if i not in pieces.values()} | pieces | added
+    vocab = {t: i for t, i in vocab.items() if real or i != added["<unk>"] or t == "<unk>"}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token="<unk>"))
+    longest_first = sorted(map(re.escape, pieces), key=len, reverse=True)
+    tokenizer.pre_tokenizer = Split(Regex("|".join(longest_first)), "isolated")
+    tokenizer.decoder = Fuse()
+    by_id = sorted(added, key=added.__getitem__)
+    tokenizer.add_special_tokens([AddedToken(t) for t in by_id if t not in NO_MARKERS])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in NO_MARKERS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = [
+        t for t, ids in table["tokens_real_tiny"].items() if ids[0] in table["special_ids_real"]
+    ]
+    settings = {"additional_special_tokens": special, "bad_token_ids": table["bad_ids_tiny"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+@pytest.fixture(scope="session")
+def golden_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model as a checkpoint, with a tokenizer that gives the golden ids."""
+    folder = tmp_path_factory.mktemp("golden")
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(FOLDER / name)
+    _write_tokenizer(folder, real=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def published_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer that gives the published ids of the golden prompts."""
+    folder = tmp_path_factory.mktemp("published")
+    _write_tokenizer(folder, real=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def golden_model(golden_checkpoint: Path, load: Callable[..., Any]) -> Callable[..., Any]:
+    """The tiny model on a backend: `golden_model(backend, **options of MediaOptions)`."""
+
+    def open_(backend: Backend, **options: Any) -> Any:
+        media = MediaOptions(**({"fps": 1.0, "chunk_seconds": 1.0} | options))
+        return load(golden_checkpoint, backend, media)
+
+    return open_
