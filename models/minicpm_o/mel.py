@@ -159,7 +159,7 @@ class MelStream:
         count = (known - self.neighbours - self.given) // self.step * self.step
         if last:
             count = min(end // HOP - self.given, MOST_LAST)
-        if count < 1 and self.neighbours:
+        if count < 1:
             return None, replace(self, waiting=_held(waiting))
         # With neighbours, exactly one frame more than is given out enters: it is mirrored at the
         # end and counts for the maximum alone. Without, all that is there enters.
@@ -170,22 +170,19 @@ class MelStream:
         first = stream.given - stream.start
         ready = max(0, first - self.neighbours)
         raw, peaks = stream._transform(ready)
-        stream = replace(stream, peaks=peaks)
-        if count < 1:
-            return None, stream
         floor = FLOOR
         if len(stream.buffer) >= FIXED_FLOOR_BELOW:
             floor = max(float(raw.max()), float(peaks.max(initial=FLOOR))) - RANGE
         after = 0 if last else self.neighbours
         frames = normalised(raw[: first - ready + count + after], floor)
         piece = MelPiece(frames, first - ready, after)
-        return piece, replace(stream, given=self.given + count)
+        return piece, replace(stream, given=self.given + count, peaks=peaks)
 
     def _entered(self, samples: NDArray[np.float32], waiting: NDArray[np.float32]) -> MelStream:
         """The stream with these samples in its buffer, the oldest ones forgotten if it is full."""
         buffer, start, peaks = np.concatenate([self.buffer, samples]), self.start, self.peaks
         if len(buffer) >= FULL:
-            buffer = buffer[DROPPED:].copy()
+            buffer = buffer[DROPPED:]
             start += DROPPED // HOP
             # The first frames are mirrored at the new edge.
             edge = _log_power_from(buffer, 0, _EDGE).max(axis=1)
