@@ -86,14 +86,11 @@ def plan_slices(width: int, height: int, max_slices: int, scale: int) -> SlicePl
         )
     wanted = min(math.ceil(width * height / scale**2), max_slices)
     if wanted <= 1:
-        return SlicePlan(_fit(width, height, scale, enlarge=True))
+        return SlicePlan(_fit(width, height, scale))
     columns, rows = _best_grid(width, height, wanted, max_slices)
-    # The slice's own size may be a fraction: only the whole is made of whole patches here.
-    slice_width = _whole_patches(width, columns) / columns
-    slice_height = _whole_patches(height, rows) / rows
-    fitted = _fit(slice_width, slice_height, scale, enlarge=True)
-    source = _fit(width, height, scale, enlarge=False)
-    return SlicePlan(source, columns, rows, (fitted[0] * columns, fitted[1] * rows))
+    slice_width, slice_height = _fit(_nearest(width, columns), _nearest(height, rows), scale)
+    whole = (slice_width * columns, slice_height * rows)
+    return SlicePlan(_fit(width, height, scale), columns, rows, whole)
 
 
 def prepare_picture(frame: Frame, max_slices: int, scale: int) -> tuple[list[Patches], SlicePlan]:
@@ -143,18 +140,13 @@ def _best_grid(width: int, height: int, wanted: int, max_slices: int) -> tuple[i
     return min(grids, key=lambda grid: abs(aspect - math.log(grid[0] / grid[1])))
 
 
-def _fit(width: float, height: float, scale: int, *, enlarge: bool) -> Size:
-    """A size of whole patches at the same aspect, of about scale x scale pixels at most.
-
-    A smaller picture keeps its own size but for the rounding, unless it is to be enlarged.
-    """
-    if enlarge or width * height > scale**2:
-        aspect = width / height
-        height = int(scale / math.sqrt(aspect))
-        width = int(height * aspect)
-    return _whole_patches(width, PATCH), _whole_patches(height, PATCH)
+def _fit(width: int, height: int, scale: int) -> Size:
+    """Whole patches at nearly the same aspect, about scale x scale pixels."""
+    aspect = width / height
+    lines = int(scale / math.sqrt(aspect))
+    return PATCH * _nearest(int(lines * aspect), PATCH), PATCH * _nearest(lines, PATCH)
 
 
-def _whole_patches(length: float, unit: int) -> int:
-    """The multiple of `unit` that is nearest (halves to the even one), at least one."""
-    return max(round(length / unit) * unit, unit)
+def _nearest(length: int, parts: int) -> int:
+    """length / parts, rounded (halves to the even one), at least 1."""
+    return max(round(length / parts), 1)
