@@ -127,6 +127,16 @@ def test_no_picture_sees_another(seeing: Seeing) -> None:
     np.testing.assert_allclose(tokens, np.concatenate([b for _, b in alone]), atol=2e-5)
 
 
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (200, 4_000), (1_600, 80)])
+def test_odd_pictures_give_64_tokens_a_piece(seeing: Seeing, height: int, width: int) -> None:
+    frame = np.random.default_rng(8).integers(0, 256, (height, width, 3), np.uint8)
+    pictures, plan = prepare_picture(frame, 4, 448)
+    states, tokens = seeing.see(*pictures)
+    assert tokens.shape == (64 * (1 + plan.num_slices), 256)
+    assert np.isfinite(states).all()
+    assert np.isfinite(tokens).all()
+
+
 # -- other sizes than the golden model's, against torch -----------------------------------------
 SIDE = 6
 VISION = VisionConfig(72, 112, 3, 3, 14, SIDE, 1e-6)
