@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omnitide.backend import Backend
-from omnitide.config import MediaOptions
+from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.errors import CheckpointError
 from omnitide.model import OmniModel
 from omnitide.models.checkpoint import open_checkpoint, read_config
@@ -24,7 +24,7 @@ class Family:
 
     Attributes:
         name: Its folder here; the module `<name>.model` has `load(checkpoint, backend, name,
-            media)`.
+            media)` and `DEFAULTS`.
         architectures: As config.json spells them under "architectures".
         model_types: As config.json spells them under "model_type".
     """
@@ -70,6 +70,20 @@ def find_family(config: Mapping[str, Any]) -> Family:
     )
 
 
+def family_defaults(folder: Path) -> FamilyDefaults:
+    """Defaults of the family of the checkpoint in a folder, of which config.json alone is read.
+
+    Raises:
+        CheckpointError: There is no config.json, or its family is not supported.
+    """
+    return _defaults_of(find_family(read_config(folder)))
+
+
+def _defaults_of(family: Family) -> FamilyDefaults:
+    defaults: FamilyDefaults = import_module(f"{__name__}.{family.name}.model").DEFAULTS
+    return defaults
+
+
 def load_model(
     folder: Path,
     backend: Backend,
@@ -82,14 +96,14 @@ def load_model(
         folder: In the layout of Hugging Face.
         backend: Where the weights go, in its dtype.
         name: For people to read; the folder's own name by default.
-        media: Frame rate and picture size that the model's units are made for.
+        media: Frame rate and picture size that the model's units are made for; the family's
+            defaults if None.
 
     Raises:
         CheckpointError: Whatever is wrong with the folder, before any weight is read.
     """
     family = find_family(read_config(folder))
     module = import_module(f"{__name__}.{family.name}.model")
-    model: OmniModel = module.load(
-        open_checkpoint(folder), backend, name or folder.name, media or MediaOptions()
-    )
+    media = media or _defaults_of(family).media()
+    model: OmniModel = module.load(open_checkpoint(folder), backend, name or folder.name, media)
     return model

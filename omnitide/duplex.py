@@ -23,7 +23,6 @@ from omnitide.model import Duplex, EncodedUnit, OmniModel
 from omnitide.response import DuplexUpdate, Utterance
 from omnitide.sampling import Sampler
 from omnitide.session import Session
-from omnitide.units import Unit
 
 END_OF_UNIT = 1
 """Tokens that close a unit behind what was decided."""

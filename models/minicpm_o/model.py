@@ -15,6 +15,7 @@ from omnitide.backend import Array, Backend, Pools
 from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
+from omnitide.models.chat import CHATML
 from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
 from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config, spec_of
 from omnitide.models.minicpm_o.duplex import DuplexRules, read_rules
@@ -186,7 +187,8 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
     tensors = select_tensors(
         checkpoint, expected_tensors(config, converted), canonical, optional_tensors(config)
     )
-    template = ChatTemplate(checkpoint.folder, THINKING_CHATML, enable_thinking=False)
+    fallback = THINKING_CHATML if config.version == "4.5" else CHATML
+    template = ChatTemplate(checkpoint.folder, fallback, enable_thinking=False)
     ends = end_tokens(checkpoint)
     template.check_vocabulary(config.text.vocab_size, ends)
     live_slices(media, config.slices)

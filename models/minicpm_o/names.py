@@ -51,6 +51,11 @@ def canonical(name: str) -> str | None:
     return name
 
 
+def published(name: str) -> str:
+    """Published name of a tensor by its canonical one."""
+    return f"llm.{name}" if name.startswith(("model.", "lm_head.")) else name
+
+
 def is_converted(stored: Iterable[str]) -> bool:
     """Whether stored names are those of a conversion for MLX."""
     return any(name.startswith(_OF_MLX) for name in stored)
