@@ -110,11 +110,8 @@ class AudioTower:
         count = num_audio_tokens(length, self.config.pool)
         if not count:
             return None
-        frames = self.convolve(mel)
-        own = -(-length // STRIDE)
-        last_chunk = -(-own // size) * size
-        # `length` counts mel frames, twice as many as these: the published mistake.
-        frames = frames[: min(last_chunk, length, frames.shape[0])]
+        # The published mistake: `length` counts mel frames, of which there are twice as many.
+        frames = self.convolve(mel)[:length]
         starts = range(0, frames.shape[0], size)
         chunks = [min(size, frames.shape[0] - start) for start in starts]
         states, _ = self.blocks(frames, chunks, Memory())

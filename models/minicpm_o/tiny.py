@@ -46,7 +46,13 @@ _DUPLEX_MARKERS = (
 )
 _THOUGHT = ("<think>", "</think>")
 
-_LOUD = {"<|listen|>": 1.5, "<|speak|>": 1.2, "<|turn_eos|>": 1.0, "<|chunk_eos|>": 1.2}
+_LOUD = {
+    "<|listen|>": 2.5,
+    "<|speak|>": 2.0,
+    "<|turn_eos|>": 3.5,
+    "<|chunk_eos|>": 2.5,
+    "<|tts_bos|>": 0.3,
+}
 """Factors on output rows, so that a random model listens, speaks and comes to an end."""
 
 

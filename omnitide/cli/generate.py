@@ -23,6 +23,7 @@ from omnitide.errors import OmnitideError
 from omnitide.follow import follow
 from omnitide.loading import defaults_of, load
 from omnitide.media.recording import read_recording
+from omnitide.media.source import checked_path, scheme_of
 from omnitide.media.stream import MediaStream
 from omnitide.policies import POLICIES
 from omnitide.response import DuplexUpdate, Update
@@ -33,10 +34,10 @@ from omnitide.simulation.trace import TraceWriter
 def generate(options: argparse.Namespace) -> int:
     """Run the command.
 
-    The command line is checked first, then the model's config.json, which says how to cut the
-    stream, then the media are opened, then the model is loaded. What
-    ends the stream early (it breaks off, a unit does not fit, Ctrl-C, the reader of stdout goes)
-    ends it only: everything up to there is reported.
+    The command line is checked first, then whether its files are there, then the model's
+    config.json, which says how to cut the stream; then the media are opened and the model is
+    loaded. What ends the stream early (it breaks off, a unit does not fit, Ctrl-C, the reader of
+    stdout goes) ends it only: everything up to there is reported.
 
     Returns:
         The exit code.
@@ -46,6 +47,9 @@ def generate(options: argparse.Namespace) -> int:
         BrokenPipeError: Nobody reads what is reported.
     """
     request = read_request(options)
+    for file in request.files:
+        if scheme_of(file) is None:
+            checked_path(file)
     screen = PlainConsole(stderr=True)
     defaults = defaults_of(request.model, duplex=request.duplex is not None)
     media = request.media(defaults)

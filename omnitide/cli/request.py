@@ -86,6 +86,12 @@ class Request:
         """Whether any file was named."""
         return bool(self.video or self.audio or self.images)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files and URLs of media that were named."""
+        named = (self.video, self.audio, *self.images, self.voice)
+        return tuple(name for name in named if name is not None)
+
     def media(self, defaults: FamilyDefaults) -> MediaOptions:
         """How the stream is cut for a family.
 
