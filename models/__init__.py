@@ -27,11 +27,16 @@ class Family:
             media)` and `DEFAULTS`.
         architectures: As config.json spells them under "architectures".
         model_types: As config.json spells them under "model_type".
+        relatives: How names of checkpoints begin, in lower case, that are related and not
+            supported.
+        why_not: What those have that this family has not.
     """
 
     name: str
     architectures: tuple[str, ...]
     model_types: tuple[str, ...]
+    relatives: str | None = None
+    why_not: str = ""
 
 
 FAMILIES = (
@@ -44,7 +49,14 @@ FAMILIES = (
         ),
         ("qwen2_5_omni", "qwen2_5_omni_thinker"),
     ),
-    Family("minicpm_o", ("MiniCPMO",), ("minicpmo",)),
+    Family(
+        "minicpm_o",
+        ("MiniCPMO",),
+        ("minicpmo",),
+        relatives="minicpm",
+        why_not="of MiniCPM, MiniCPM-o 4.5 and 2.6 are supported; others, newer ones among them, "
+        "have another attention, another rotary embedding or other towers",
+    ),
 )
 
 
@@ -64,6 +76,12 @@ def find_family(config: Mapping[str, Any]) -> Family:
         if not architectures and model_type in family.model_types:
             return family
     named = ", ".join(map(str, architectures)) or str(model_type or "none named")
+    lower = [str(n).lower() for n in (*architectures, model_type)]
+    for family in FAMILIES:
+        if family.relatives and any(name.startswith(family.relatives) for name in lower):
+            raise CheckpointError(
+                f"[models] config.json names {named}, which is not supported: {family.why_not}"
+            )
     known = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise CheckpointError(
         f"[models] the architecture must be one of {known}; config.json names {named}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from omnitide.errors import CheckpointError
 from omnitide.model import ModelSpec
-from omnitide.models.section import Section
+from omnitide.models.section import Section, refuse_quantised
 from omnitide.models.text_config import TextConfig, count_heads
 from omnitide.rotary import Rotary
 
@@ -167,6 +167,7 @@ def parse_config(
         CheckpointError: A value is missing or out of range, values contradict each other, or the
             checkpoint uses something that is not supported.
     """
+    refuse_quantised(config)
     root = Section(config, "config.json")
     _refuse_newer(root)
     version = _version(root, qk_norm)

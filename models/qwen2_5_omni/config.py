@@ -12,7 +12,7 @@ from typing import Any
 
 from omnitide.errors import CheckpointError
 from omnitide.model import ModelSpec
-from omnitide.models.section import Section
+from omnitide.models.section import Section, refuse_quantised
 from omnitide.models.text_config import TextConfig
 from omnitide.rotary import Rotary
 
@@ -124,12 +124,7 @@ def parse_config(config: Mapping[str, Any]) -> ThinkerConfig:
             checkpoint uses something that is not supported (quantised weights, scaled rotary
             embedding, sliding window).
     """
-    for key in ("quantization", "quantization_config"):
-        if config.get(key):
-            raise CheckpointError(
-                f"[config] weights must be in full precision, config.json has {key!r}; quantised "
-                "checkpoints are not supported: take the original one"
-            )
+    refuse_quantised(config)
     root = Section(config, "config.json")
     if config.get("thinker_config") is not None:
         root = root.section("thinker_config")
