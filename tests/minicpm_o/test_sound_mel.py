@@ -142,19 +142,28 @@ def test_a_long_stream_equals_the_golden_one(golden: Any, long_wave: NDArray[np.
     assert_allclose(means, case["mel_mean"], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("bursts", [(), (-70,), (70,)], ids=["none", "before", "behind"])
+EDGE = 160_000 - 560
+BURSTS = {
+    "none": (),
+    "before what is forgotten": (EDGE - 70,),
+    "behind what is forgotten": (EDGE + 70,),
+    "at the end of a second": (12 * RATE - 90, 35 * RATE - 90),
+}
+
+
+@pytest.mark.parametrize("bursts", BURSTS.values(), ids=BURSTS.keys())
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_stream_equals_the_whole_transform_of_what_is_remembered(
     seed: int, bursts: tuple[int, ...]
 ) -> None:
     """Over three times that the oldest 10 s are forgotten, and the loudest moment with them.
 
-    A burst beside the edge of what is forgotten makes the frames that are mirrored there count.
+    A burst beside an edge of what is remembered makes the frames that are mirrored there count.
     """
     seconds = 55
     samples = _sound(seconds * RATE, seed)
     for burst in bursts:
-        samples[160_000 - 560 + burst] = 10.0
+        samples[burst] = 100.0
     whole = np.concatenate([np.zeros(560, np.float32), samples])
     given, _ = _push_all(MelStream(STEP), samples, [RATE] * seconds)
     start, stop = 0, 0
