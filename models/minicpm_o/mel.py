@@ -83,7 +83,7 @@ class MelPiece:
     Attributes:
         frames: float32, (num_frames, `NUM_BANDS`).
         before, after: How many of the first and the last ones are there for the convolutions
-            alone; they belong to the pieces before and after.
+            alone; they belong to the pieces before and after. Even.
     """
 
     frames: Mel

@@ -103,7 +103,7 @@ class StreamEncoder:
             MediaError: The piece is longer than the table of positions.
         """
         tower = self.tower
-        before, after = (-(-count // STRIDE) for count in (piece.before, piece.after))
+        before, after = piece.before // STRIDE, piece.after // STRIDE
         untrimmed = -(-len(piece.frames) // STRIDE)
         if untrimmed - before - after < tower.config.pool:
             return None, stream
