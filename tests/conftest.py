@@ -24,6 +24,7 @@ from omnitide.backends import BackendInfo, describe_backends, load_backend
 from omnitide.config import MediaOptions
 from omnitide.history import History
 from omnitide.models import load_model
+from omnitide.models.minicpm_o import tiny as minicpm_o
 from omnitide.models.qwen2_5_omni.tiny import tiny_config, write_random_checkpoint
 from omnitide.pages import PageTable
 from omnitide.step import Step
@@ -55,6 +56,22 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
     def write(seed: int = 0, **sizes: Any) -> Path:
         folder = tmp_path_factory.mktemp("tiny")
         write_random_checkpoint(folder, tiny_config(**sizes), seed)
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def minicpm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Folder of a random MiniCPM-o checkpoint: `minicpm_checkpoint(seed, **its tiny_config's)`.
+
+    Read-only: every test that asks for the same one gets the same folder.
+    """
+
+    @cache
+    def write(seed: int = 0, **sizes: Any) -> Path:
+        folder = tmp_path_factory.mktemp("minicpm")
+        minicpm_o.write_random_checkpoint(folder, minicpm_o.tiny_config(**sizes), seed)
         return folder
 
     return write

@@ -25,7 +25,10 @@ from omnitide.models.names import (
     whisper_tensors,
 )
 
-_LEFT_ALONE = "tts."
+_LEFT_ALONE = ("tts.", "audio_avg_pooler.")
+_COMPUTED = (".inv_freq", ".position_ids", "resampler.pos_embed")
+"""Tables that some files hold and that are made anew."""
+
 _RENAMED = (
     ("llm.", ""),
     ("language_model.", ""),
@@ -42,8 +45,8 @@ _VISION_LAYER = "vpm.encoder.layers."
 
 
 def canonical(name: str) -> str | None:
-    """Canonical name of a stored tensor; None for those of the part that speaks."""
-    if name.startswith(_LEFT_ALONE):
+    """Canonical name of a stored tensor; None for those that are not read."""
+    if name.startswith(_LEFT_ALONE) or name.endswith(_COMPUTED):
         return None
     for prefix, replacement in _RENAMED:
         if name.startswith(prefix):

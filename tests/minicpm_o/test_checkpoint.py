@@ -102,6 +102,8 @@ def test_cache_bytes_of_a_token(repository: str, bytes_per_token: int) -> None:
         ("resampler.proj", "resampler.proj"),
         ("audio_projection_layer.linear1.bias", "audio_projection_layer.linear1.bias"),
         ("tts.emb_text.weight", None),
+        ("vpm.embeddings.position_ids", None),
+        ("llm.model.layers.0.self_attn.rotary_emb.inv_freq", None),
     ],
 )
 def test_canonical_names(stored: str, name: str | None) -> None:
