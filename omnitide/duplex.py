@@ -242,7 +242,8 @@ class DuplexSession(Session):
         lost = [token for unit, words in talk.spoken if unit not in alive for token in words]
         talk = replace(talk, spoken=spoken)
         if not lost:
-            self.cache.state = replace(self.cache.state, talk=talk)
+            if talk != self.talk:
+                self.cache.state = replace(self.cache.state, talk=talk)
             return
         written = self._rules.recall_marker + len(talk.recalled) if talk.recalled else 0
         kept = history.prefix - self._rules.suffix - written

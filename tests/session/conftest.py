@@ -53,6 +53,12 @@ def chunk() -> Callable[..., MediaChunk]:
 
 
 @pytest.fixture(scope="session")
+def second() -> Callable[..., MediaChunk]:
+    """`second(index, picture=True, sound=True)`."""
+    return make_second
+
+
+@pytest.fixture(scope="session")
 def model(tiny_checkpoint: Callable[..., Path]) -> Any:
     """A random Qwen2.5-Omni on the NumPy backend in float32."""
     backend = load_backend("reference", "float32")
@@ -85,7 +91,7 @@ def remember_media(owner: Any) -> None:
     encode, known = owner.encode_media, {}
 
     def encode_once(chunk: MediaChunk, stream: Any) -> Any:
-        shown = chunk.start, len(chunk.frames), chunk.samples is None
+        shown = chunk.start, chunk.stop, len(chunk.frames), chunk.samples is None
         before = stream if shown[0] else None  # all streams begin alike
         key = (id(before), *shown)
         if key not in known:
