@@ -310,6 +310,17 @@ def test_sound_too_short_for_a_token_waits(
     assert_allclose(cut[1], whole, rtol=0, atol=TOLERANCE)
 
 
+def test_an_end_too_short_for_a_token_is_not_remembered(
+    make_tower: Callable[..., AudioTower], reference: Backend, long_wave: NDArray[np.float32]
+) -> None:
+    """Eight mel frames and two neighbours: five frames, of which four are its own."""
+    encoder = StreamEncoder(make_tower(reference))
+    _, stream = encoder.push(long_wave[:RATE], _new())
+    tokens, stream = encoder.push(long_wave[RATE : RATE + 800], stream, last=True)
+    assert tokens is None
+    assert stream.memory.num_frames == 50
+
+
 @pytest.mark.parametrize("count", [1, 320, 321, 641])
 def test_a_plain_second_too_short_for_a_token_gives_nothing(
     count: int, make_tower: Callable[..., AudioTower], reference: Backend
