@@ -20,14 +20,11 @@ from omnitide.models.minicpm_o.config import MiniCPMConfig
 from omnitide.models.minicpm_o.image import Patches, SlicePlan, prepare_picture
 from omnitide.models.minicpm_o.layout import Layout
 from omnitide.models.minicpm_o.resampler import Resampler
-from omnitide.models.minicpm_o.sizes import live_slices
+from omnitide.models.minicpm_o.sizes import live_slices, sound_memory
 from omnitide.models.minicpm_o.stream_encoder import SoundStream, StreamEncoder
 from omnitide.models.minicpm_o.vision import VisionTower
 from omnitide.models.whisper import STRIDE
 from omnitide.units import Unit, UnitBuilder
-
-FRAMES_PER_SECOND = 50
-"""Frames of the audio tower behind its convolutions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +74,7 @@ class MediaEncoder:
         self.vision = VisionTower(config.vision, backend, weights)
         self.resampler = Resampler(config.resampler, backend, weights)
         self.audio = AudioTower(config.audio, backend, weights)
-        self._sounds = StreamEncoder(self.audio, round(media.sound_memory * FRAMES_PER_SECOND))
+        self._sounds = StreamEncoder(self.audio, sound_memory(media, config.audio))
         self._live_slices = live_slices(media, config.slices)
 
     def pictures(self, builder: UnitBuilder, frames: Sequence[Frame]) -> Array | None:

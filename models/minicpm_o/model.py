@@ -32,7 +32,12 @@ from omnitide.models.minicpm_o.names import (
     optional_tensors,
     vision_layers,
 )
-from omnitide.models.minicpm_o.sizes import largest_media_unit, live_slices, media_tokens
+from omnitide.models.minicpm_o.sizes import (
+    largest_media_unit,
+    live_slices,
+    media_tokens,
+    sound_memory,
+)
 from omnitide.models.minicpm_o.stream_encoder import SoundStream
 from omnitide.models.minicpm_o.template import THINKING_CHATML
 from omnitide.models.template import ChatTemplate
@@ -192,6 +197,7 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
     ends = end_tokens(checkpoint)
     template.check_vocabulary(config.text.vocab_size, ends)
     live_slices(media, config.slices)
+    sound_memory(media, config.audio)
     layout = Layout(Markers.of(template.tokenizer), config.resampler.num_queries)
     trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
     spec = spec_of(config, name, trained)

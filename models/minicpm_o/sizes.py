@@ -8,9 +8,12 @@ from fractions import Fraction
 from omnitide.config import MediaOptions
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import SAMPLE_RATE
-from omnitide.models.minicpm_o.config import MiniCPMConfig, SliceConfig
+from omnitide.models.minicpm_o.config import AudioConfig, MiniCPMConfig, SliceConfig
 from omnitide.models.minicpm_o.image import plan_slices
 from omnitide.models.minicpm_o.stream_encoder import most_stream_tokens
+
+FRAMES_PER_SECOND = 50
+"""Frames of the audio tower behind its convolutions."""
 
 MARKERS = 2
 """Tokens around a picture, a slice, sound and a unit."""
@@ -36,6 +39,21 @@ def live_slices(options: MediaOptions, slices: SliceConfig) -> int:
             f"{slices.max_slices * area:,}"
         )
     return count
+
+
+def sound_memory(options: MediaOptions, audio: AudioConfig) -> int:
+    """Frames of the audio tower that it hears again when its positions begin anew.
+
+    Raises:
+        ConfigError: They leave no room for two chunks in the table of positions.
+    """
+    most = max(audio.max_frames - 2 * audio.chunk_frames, 0) / FRAMES_PER_SECOND
+    if options.sound_memory > most:
+        raise ConfigError(
+            f"[media] --sound-memory must be at most {most:g} s, the audio tower's positions "
+            f"without two chunks, got {options.sound_memory:g}"
+        )
+    return round(options.sound_memory * FRAMES_PER_SECOND)
 
 
 def media_tokens(

@@ -76,10 +76,10 @@ def rows(table: NDArray[np.int32]) -> list[list[int]]:
 
 
 def test_greedy_stream_is_the_published_one(
-    open_duplex: Any, hear: Any, golden: Any, reference: Backend
+    open_duplex: Any, hear: Any, golden: Any, any_backend: Backend
 ) -> None:
     want = golden("16_duplex_greedy")
-    session = open_duplex(reference, duplex=DuplexConfig(force_listen=1))
+    session = open_duplex(any_backend, duplex=DuplexConfig(force_listen=1))
     updates = [session.append_media(hear(i, *(["tiny"] if i == 2 else []))) for i in range(6)]
     assert [fed(update) for update in updates] == rows(want["fed_after_audio"])
     said = [update.said.tokens for update in updates]

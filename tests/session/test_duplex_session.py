@@ -103,17 +103,33 @@ def test_history_stays_within_capacity(
 
 
 @pytest.mark.parametrize("recall", [0, 6])
-def test_layout_never_changes_what_is_said(open_duplex: Open, second: Chunk, recall: int) -> None:
-    """Where cells lie must not matter, nor that some are written anew."""
-    told = []
+def test_layout_never_changes_a_decision(
+    open_duplex: Open,
+    second: Chunk,
+    duplex_model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    recall: int,
+) -> None:
+    """Bit for bit: where cells lie must not matter, nor that some are written anew."""
+    stories = []
     for layout in SERVED:
-        session = open_duplex(
-            layout=layout, policy="fifo", duplex=DuplexConfig(force_listen=1, recall=recall)
-        )
-        updates = [session.append_media(second(index)) for index in range(12)]
-        told.append([(u.said.tokens if u.said else (), u.tokens_kept) for u in updates])
+        script, story = talkative(), []
+
+        def choose(
+            logits: Any, *_: Any, script: Iterator[int] = script, story: list[Any] = story
+        ) -> int:
+            story.append(duplex_model.backend.to_numpy(logits).tobytes())
+            return next(script)
+
+        monkeypatch.setattr(duplex_model.duplex, "choose", choose)
+        config = DuplexConfig(force_listen=1, recall=recall)
+        session = open_duplex(layout=layout, policy="fifo", duplex=config)
+        for index in range(12):
+            session.append_media(second(index))
         assert session.stats().evictions > 2
-    assert all(story == told[0] for story in told)
+        assert (session.cache.state.renewals > 2) is bool(recall)
+        stories.append(story)
+    assert all(story == stories[0] for story in stories)
 
 
 @pytest.mark.parametrize("policy", ["omnipick", "fifo"])
