@@ -229,9 +229,10 @@ class DuplexSession(Session):
         return eviction.retention.num_deleted if eviction else 0
 
     def _after_unit(self, unit: int) -> Talk:
-        talk, spoken = self.talk, ()
+        talk = self.talk
+        spoken = talk.spoken
         if self.duplex.recall:
-            spoken = (*talk.spoken, (unit, self._rules.worth_recalling(talk.said)))
+            spoken = (*spoken, (unit, self._rules.worth_recalling(talk.said)))
         return replace(talk, units=talk.units + 1, spoken=spoken)
 
     def _recall(self) -> None:

@@ -73,5 +73,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         num_key_value_heads=4,
     ),
 }
-"""config.json by repository name, as far as it is known: see the issue of each value in
-`config.parse_config`, which takes the layers of the vision tower from the stored tensors."""
+"""config.json by repository name, as far as it is known.
+
+They serve to count parameters and tokens. Of a checkpoint at hand config.json itself is read, and the
+layers of its vision tower are counted from the stored tensors.
+"""
