@@ -296,21 +296,50 @@ def test_dropped_words_are_recalled_newest_first(
     open_duplex: Open, second: Chunk, script: Any
 ) -> None:
     """The first token of a unit never is; the marker stands where there are words alone."""
-    script(talkative())
+    script(token for word in range(65, 99, 2) for token in (SPEAK, word, word + 1, CHUNK_END))
     session = open_duplex(
         policy="fifo",
         retention=RetentionConfig(120, 80),
-        duplex=DuplexConfig(force_listen=1, recall=4),
+        duplex=DuplexConfig(force_listen=0, recall=3),
     )
     prefix = session.cache.history.prefix
     marker = session.model.duplex.recall_marker
     for index in range(12):
         session.append_media(second(index, picture=False))
+        dropped = index + 1 - (len(session.cache.history.units) - 1)
+        words = [word for unit in range(dropped) for word in (65 + 2 * unit, 66 + 2 * unit)]
         recalled = session.talk.recalled
-        assert len(recalled) <= 4
-        assert session.cache.history.prefix == prefix + (marker + len(recalled) if recalled else 0)
+        assert recalled == tuple(words[-3:])
+        written = kept(session)[prefix - 2 + marker : session.cache.history.prefix - 2]
+        assert tuple(written) == recalled
         session.cache.check_integrity()
-    # Of the units (SPEAK, 72, 73, 74, ...) and (72, 73, 74, ...) in turn, all but the first token.
-    written = kept(session)[prefix - 2 + marker : prefix - 2 + marker + 4]
-    assert tuple(written) == session.talk.recalled
-    assert "".join(map(chr, session.talk.recalled)) in "HIJIJ" * 4
+    assert session.cache.state.renewals == 2
+
+
+def test_angles_of_equal_rotation_are_equal(
+    open_duplex: Open,
+    second: Chunk,
+    script: Any,
+    duplex_model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backend that keeps turned keys relies on it, also where the prefix got another end."""
+    backend = duplex_model.backend
+    run, known = backend.forward_pass, {}
+
+    def watched(forward: Any, x: Any, pools: Any, step: Any) -> Any:
+        angles = {s: a.tobytes() for s, a in zip(step.slots.tolist(), step.cos, strict=True)}
+        written = set(step.query_slots.tolist())
+        before = known.get(step.rotation, {})
+        assert all(angles[s] == a for s, a in before.items() if s in angles and s not in written)
+        known[step.rotation] = angles
+        return run(forward, x, pools, step)
+
+    monkeypatch.setattr(backend, "forward_pass", watched)
+    script(talkative())
+    config = DuplexConfig(force_listen=1, recall=6)
+    session = open_duplex(policy="fifo", retention=RetentionConfig(120, 80), duplex=config)
+    for index in range(12):
+        session.append_media(second(index, picture=False))
+    assert session.cache.state.renewals > 2
+    assert len(known) > 4
