@@ -9,6 +9,7 @@ The decision is <|listen|>, or words up to <|chunk_eos|> or <|chunk_tts_eos|>.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -44,44 +45,69 @@ LENGTH = 1.1
 """Factor against the end of a turn: it divides a positive logit and multiplies a negative one."""
 
 
+@dataclass(frozen=True, slots=True)
+class DuplexTokens:
+    """What a tokenizer knows of listening and speaking.
+
+    Attributes:
+        markers: Ids of the tokens for it.
+        bad: Ids that are never chosen.
+        special: Ids that are no words.
+    """
+
+    markers: DuplexMarkers
+    bad: tuple[int, ...] = ()
+    special: frozenset[int] = frozenset()
+
+    @classmethod
+    def read(cls, folder: Path, tokenizer: TextTokenizer, vocab_size: int) -> DuplexTokens | None:
+        """Those of a checkpoint; None if it has no tokens for it, as 2.6.
+
+        Raises:
+            CheckpointError: It has some of them only, or lists bad tokens that don't exist.
+        """
+        markers = DuplexMarkers.of(tokenizer)
+        if markers is None:
+            return None
+        settings = read_json(folder / "tokenizer_config.json", missing={})
+        bad = settings.get("bad_token_ids", [])
+        if not isinstance(bad, list) or any(
+            type(i) is not int or not 0 <= i < vocab_size for i in bad
+        ):
+            raise CheckpointError(
+                "[checkpoint] bad_token_ids in tokenizer_config.json must be a list of ids below "
+                f"{vocab_size}; download it again"
+            )
+        return cls(markers, tuple(bad), _special_ids(settings, tokenizer))
+
+
 class DuplexRules:
     """An `omnitide.model.Duplex`: layout and decisions of a checkpoint that can."""
 
     remembered = 512
 
-    def __init__(
-        self,
-        markers: DuplexMarkers,
-        speech: int,
-        forbidden: Sequence[int],
-        special: frozenset[int],
-        template: ChatTemplate,
-        encoder: MediaEncoder,
-    ) -> None:
+    def __init__(self, tokens: DuplexTokens, template: ChatTemplate, encoder: MediaEncoder) -> None:
         """Collect the ids.
 
         Args:
-            markers: Of the tokenizer.
-            speech: Fed instead of <|listen|> in the middle of a turn.
-            forbidden: Ids that the tokenizer lists as bad.
-            special: Ids that are no words.
-            template: Of the checkpoint.
+            tokens, template: Of the checkpoint.
             encoder: Of its media.
         """
+        markers, speech = tokens.markers, encoder.layout.markers.speech
         self.markers = markers
         self.listen = markers.listen
         self.unit_full = markers.chunk_end
         self.chunk_ends = frozenset({markers.listen, markers.chunk_end, markers.chunk_speech_end})
         self.turn_end = markers.turn_end
         self.instead_of_listen = speech
-        self._forbidden = np.array([markers.padding, *forbidden, markers.chunk_end], np.int64)
+        self._forbidden = np.array([markers.padding, *tokens.bad, markers.chunk_end], np.int64)
         self._control = self.chunk_ends | {
             markers.turn_end,
             markers.speak,
             markers.unit_end,
             speech,
         }
-        self._special = special
+        self._special = tokens.special
         self._system_close = [encoder.layout.markers.audio_end, template.end_of_turn]
         self._recall_marker = template.tokenizer.encode(RECALL_MARKER)
         self.suffix = len(self._system_close)
@@ -184,26 +210,6 @@ class DuplexRules:
 
     def _role(self, token: int) -> Role:
         return Role.BOUNDARY if token in self._control else Role.CONTENT
-
-
-def read_rules(folder: Path, template: ChatTemplate, encoder: MediaEncoder) -> DuplexRules | None:
-    """The rules of a checkpoint; None if its tokenizer has no tokens for them, as that of 2.6.
-
-    Raises:
-        CheckpointError: It has some of them only, or lists bad tokens that don't exist.
-    """
-    markers = DuplexMarkers.of(template.tokenizer)
-    if markers is None:
-        return None
-    settings = read_json(folder / "tokenizer_config.json", missing={})
-    bad, size = settings.get("bad_token_ids", []), encoder.config.text.vocab_size
-    if not isinstance(bad, list) or any(type(i) is not int or not 0 <= i < size for i in bad):
-        raise CheckpointError(
-            f"[checkpoint] bad_token_ids in tokenizer_config.json must be a list of ids below "
-            f"{size}; download it again"
-        )
-    special = _special_ids(settings, template.tokenizer)
-    return DuplexRules(markers, encoder.layout.markers.speech, bad, special, template, encoder)
 
 
 def _special_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer) -> frozenset[int]:

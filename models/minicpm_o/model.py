@@ -18,7 +18,7 @@ from omnitide.model import EncodedUnit, ModelSpec
 from omnitide.models.chat import CHATML
 from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
 from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config, spec_of
-from omnitide.models.minicpm_o.duplex import DuplexRules, read_rules
+from omnitide.models.minicpm_o.duplex import DuplexRules, DuplexTokens
 from omnitide.models.minicpm_o.encoder import MediaEncoder, StreamState, mel_frames_per_token
 from omnitide.models.minicpm_o.layout import Layout
 from omnitide.models.minicpm_o.markers import Markers
@@ -201,7 +201,8 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
     layout = Layout(Markers.of(template.tokenizer), config.resampler.num_queries)
     trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
     spec = spec_of(config, name, trained)
+    tokens = DuplexTokens.read(checkpoint.folder, template.tokenizer, config.text.vocab_size)
     weights = arrange(backend, load_tensors(backend, tensors), converted)
     encoder = MediaEncoder(config, backend, weights, layout, media)
-    rules = read_rules(checkpoint.folder, template, encoder)
+    rules = None if tokens is None else DuplexRules(tokens, template, encoder)
     return MiniCPMO(config, encoder, template, spec, ends, media, rules)

@@ -75,6 +75,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """config.json by repository name, as far as it is known.
 
-They serve to count parameters and tokens. Of a checkpoint at hand config.json itself is read, and the
-layers of its vision tower are counted from the stored tensors.
+They serve to count parameters and tokens. Of a checkpoint at hand config.json itself is read, and
+the layers of its vision tower are counted from the stored tensors.
 """

@@ -14,7 +14,7 @@ from omnitide import RetentionConfig
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit
 from omnitide.models.minicpm_o.config import MiniCPMConfig
-from omnitide.models.minicpm_o.duplex import DuplexRules
+from omnitide.models.minicpm_o.duplex import DuplexRules, DuplexTokens
 from omnitide.models.minicpm_o.encoder import MediaEncoder
 from omnitide.models.minicpm_o.layout import Layout
 from omnitide.models.minicpm_o.markers import DuplexMarkers, Markers
@@ -70,7 +70,7 @@ def lay_out(
         encoder = CountingEncoder(golden_config, layout, live_slices)
         markers = DuplexMarkers.of(template.tokenizer)
         assert markers is not None
-        rules = DuplexRules(markers, layout.markers.speech, [], frozenset(), template, encoder)
+        rules = DuplexRules(DuplexTokens(markers), template, encoder)
         units = [rules.encode_system(None, np.zeros(20_800, np.float32)).unit.cells]
         for start, (names, sound) in enumerate(seconds):
             frames = tuple(golden(name)["rgb"] for name in names)
