@@ -12,30 +12,11 @@ from typing import Any
 
 from omnitide.errors import CheckpointError
 from omnitide.model import ModelSpec
-from omnitide.models.section import Section
+from omnitide.models.section import Section, refuse_quantised
+from omnitide.models.text_config import TextConfig
 from omnitide.rotary import Rotary
 
 VISION_ROPE_THETA = 10_000.0
-
-
-@dataclass(frozen=True, slots=True)
-class TextConfig:
-    """The decoder (Qwen2: RMS norm, SwiGLU, bias on q, k and v only)."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    rms_norm_eps: float
-    tied: bool
-    rotary: Rotary
-
-    @property
-    def head_dim(self) -> int:
-        """Size of a head."""
-        return self.rotary.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +124,7 @@ def parse_config(config: Mapping[str, Any]) -> ThinkerConfig:
             checkpoint uses something that is not supported (quantised weights, scaled rotary
             embedding, sliding window).
     """
-    for key in ("quantization", "quantization_config"):
-        if config.get(key):
-            raise CheckpointError(
-                f"[config] weights must be in full precision, config.json has {key!r}; quantised "
-                "checkpoints are not supported: take the original one"
-            )
+    refuse_quantised(config)
     root = Section(config, "config.json")
     if config.get("thinker_config") is not None:
         root = root.section("thinker_config")

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from omnitide.backend import Array, Backend, Pools
 from omnitide.config import FamilyDefaults, MediaOptions
-from omnitide.errors import CheckpointError
 from omnitide.media.chunk import Frame, MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
+from omnitide.models.assembly import assemble
 from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
+from omnitide.models.decoder import Decoder
 from omnitide.models.layers import Weights
 from omnitide.models.qwen2_5_omni.audio import AudioTower, num_audio_tokens
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config, spec_of
@@ -21,11 +22,10 @@ from omnitide.models.qwen2_5_omni.layout import Layout
 from omnitide.models.qwen2_5_omni.mel import MelStream
 from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
 from omnitide.models.qwen2_5_omni.sizes import largest_media_unit, media_tokens
-from omnitide.models.qwen2_5_omni.template import ChatTemplate
-from omnitide.models.qwen2_5_omni.text import Decoder
 from omnitide.models.qwen2_5_omni.vision import VisionTower
+from omnitide.models.template import ChatTemplate
 from omnitide.step import Step
-from omnitide.units import Modality, Unit, UnitBuilder, UnitKind
+from omnitide.units import Unit, UnitBuilder, UnitKind
 
 DEFAULTS = FamilyDefaults()
 
@@ -56,6 +56,7 @@ class QwenOmni:
         self.defaults = DEFAULTS
         self.media = media
         self.eos_tokens = eos_tokens | {template.end_of_turn}
+        self.duplex = None
         self.layout = Layout.of(config)
         self.decoder = Decoder(config.text, backend, weights)
         self.vision = VisionTower(config.vision, backend, weights)
@@ -76,7 +77,9 @@ class QwenOmni:
         """Words inside the user's turn."""
         return self._embedded(self._template.words(text, time))
 
-    def encode_prompt(self, text: str, time: float | None = None) -> EncodedUnit:
+    def encode_prompt(
+        self, text: str, time: float | None = None, stream: MelStream | None = None
+    ) -> EncodedUnit:
         """A question, the end of the user's turn and the opening of the assistant's."""
         return self._embedded(self._template.prompt(text, time))
 
@@ -145,23 +148,8 @@ class QwenOmni:
     def assemble(
         self, unit: Unit, pictures: Array | None = None, sounds: Array | None = None
     ) -> EncodedUnit:
-        """Put the embeddings of picture, sound and text where the unit's cells say.
-
-        Args:
-            unit: Its image and audio cells are in the order of the encoded arrays.
-            pictures: Shape (num_image_cells, hidden_size), None where there are none.
-            sounds: Shape (num_audio_cells, hidden_size), None where there are none.
-        """
-        modality = unit.cells["modality"]
-        words = unit.cells["token"][modality == Modality.TEXT]
-        sources = [self.embed(words)]
-        sources += [part for part in (pictures, sounds) if part is not None]
-        if len(sources) == 1:
-            return EncodedUnit(unit, sources[0])
-        # Text comes first in the sources, then image, then audio, as the enumeration counts.
-        rows = np.empty(len(unit), np.int64)
-        rows[np.argsort(modality, kind="stable")] = np.arange(len(unit))
-        return EncodedUnit(unit, self.backend.take(self.backend.concat(sources), rows))
+        """Put the embeddings of picture, sound and text where the unit's cells say."""
+        return assemble(self.backend, unit, self.embed, pictures, sounds)
 
     def embed(self, tokens: Sequence[int] | NDArray[np.int32]) -> Array:
         """Embeddings of text tokens, shape (num_tokens, hidden_size)."""
@@ -205,18 +193,7 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
     )
     template = ChatTemplate(checkpoint.folder)
     ends = end_tokens(checkpoint)
-    largest = max(ends | {template.end_of_turn})
-    if largest >= config.text.vocab_size:
-        raise CheckpointError(
-            f"[checkpoint] the end-of-turn token must be below the vocabulary's size "
-            f"{config.text.vocab_size}, got {largest}; tokenizer and config.json don't fit"
-        )
-    if template.tokenizer.largest >= config.text.vocab_size:
-        raise CheckpointError(
-            "[checkpoint] the tokenizer's ids must be below the vocabulary's size "
-            f"{config.text.vocab_size}, got {template.tokenizer.largest}; tokenizer and "
-            "config.json don't fit"
-        )
+    template.check_vocabulary(config.text.vocab_size, ends)
     trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
     spec = spec_of(config, name, trained)
     weights = load_tensors(backend, tensors)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from omnitide.errors import ConfigError
-from omnitide.models.qwen2_5_omni.config import TextConfig, parse_config
+from omnitide.models.qwen2_5_omni.config import parse_config
 from omnitide.models.qwen2_5_omni.presets import PRESETS
+from omnitide.models.text_config import TextConfig
 from omnitide.rotary import Rotary
 
 
