@@ -51,13 +51,13 @@ def generate(options: argparse.Namespace) -> int:
         if scheme_of(file) is None:
             checked_path(file)
     screen = PlainConsole(stderr=True)
-    defaults = defaults_of(request.model, duplex=request.duplex is not None)
-    media = request.media(defaults)
-    with _open_trace(request) as trace, _open_media(request, media) as stream:
-        session = _open_session(request, media)
-        if trace is not None:
-            trace.record(session)
-        return _follow(request, stream, session, screen)
+    with _open_trace(request) as trace:
+        media = request.media(defaults_of(request.model, duplex=request.duplex is not None))
+        with _open_media(request, media) as stream:
+            session = _open_session(request, media)
+            if trace is not None:
+                trace.record(session)
+            return _follow(request, stream, session, screen)
 
 
 def _open_trace(request: Request) -> TraceWriter | nullcontext[None]:
