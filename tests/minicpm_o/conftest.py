@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
+from tokenizers.normalizers import Replace, Sequence
 from tokenizers.pre_tokenizers import Split
 
 from omnitide.backend import Backend
@@ -203,10 +204,15 @@ def _write_tokenizer(folder: Path, real: bool) -> None:
     added = {text: ids[0 if real else 1] for text, ids in table["tokens_real_tiny"].items()}
     vocab = {} if real else {f"w{i} ": i for i in range(215)}
     pieces = {text: i if real else i % 215 for text, i in PIECES.items()}
+    # Of words with one tiny id the library would keep one, now this, now that: they become one.
+    first = {i: text for text, i in reversed(pieces.items())}
+    same = [Replace(text, first[i]) for text, i in pieces.items() if first[i] != text]
+    pieces = {text: i for i, text in first.items()}
     vocab = {t: i for t, i in vocab.items() if i not in pieces.values()} | pieces | added
     vocab = {t: i for t, i in vocab.items() if real or i != added["<unk>"] or t == "<unk>"}
     tokenizer = Tokenizer(WordLevel(vocab, unk_token="<unk>"))
     longest_first = sorted(map(re.escape, pieces), key=len, reverse=True)
+    tokenizer.normalizer = Sequence(same)
     tokenizer.pre_tokenizer = Split(Regex("|".join(longest_first)), "isolated")
     tokenizer.decoder = Fuse()
     by_id = sorted(added, key=added.__getitem__)
