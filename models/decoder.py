@@ -106,7 +106,8 @@ class Decoder:
             for index in range(last):
                 x = self._block(index, x, pools, step)
             layer = self.layers[last]
-            self._append(last, *self._heads(layer, x, layer.k, layer.v), pools, step)
+            k, v = self._heads(layer, x, layer.k, layer.v)
+            self._append(last, k, v, pools, step)
             x = x[-1:]
             (q,) = self._heads(layer, x, layer.q)
             hidden = self._after(last, x, q, pools, step.newest)
