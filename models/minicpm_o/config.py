@@ -188,8 +188,12 @@ def parse_config(
 def _refuse_newer(root: Section) -> None:
     """Refuse the decoders of newer releases by what tells them apart."""
     for section in (root, root.section("text_config", optional=True)):
-        kinds = section.get("layer_types")
-        others = sorted({str(k) for k in kinds if k != "full_attention"}) if kinds else []
+        kinds = section.get("layer_types", [])
+        if not isinstance(kinds, list):
+            raise CheckpointError(
+                f"[config] {section.path}: layer_types must be a list, got {kinds!r}"
+            )
+        others = sorted({str(k) for k in kinds if k != "full_attention"})
         if others:
             raise CheckpointError(
                 f"[config] {section.path}: every layer must have full attention, layer_types has "
@@ -203,8 +207,8 @@ def _refuse_newer(root: Section) -> None:
             if kind != "default" or partial != 1 or rope.get("mrope_section") is not None:
                 raise CheckpointError(
                     f"[config] {section.path}: positions must have one axis and turn whole heads, "
-                    f"unscaled; got {section.get(rope.path, rope.values)!r}; another MiniCPM, "
-                    "which is not supported"
+                    f"unscaled; got {rope.values!r}, partial_rotary_factor {partial!r}; another "
+                    "MiniCPM, which is not supported"
                 )
 
 
