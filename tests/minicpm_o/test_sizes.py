@@ -86,6 +86,21 @@ def test_a_still_picture_fits_the_largest_unit(open_model: Any) -> None:
     assert stream.stills == 1
 
 
+@pytest.mark.parametrize("open_model", ["4.5"], indirect=True)
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_duplex_unit_has_room_for_live_pictures_alone(open_model: Any, slices: int) -> None:
+    """A still picture is one of the stream there, with as many slices."""
+    model = open_model(max_pixels=slices * 448 * 448)
+    picture = np.zeros((448 * slices, 448, 3), np.uint8)
+    still = MediaChunk(0.0, 0.0, (picture,), (0.0,), still=True)
+    live = MediaChunk(0.0, 1.0, still.frames, (0.0,), np.zeros(RATE, np.float32))
+    most = model.duplex.largest_unit(model.media)
+    for chunk in (still, live):
+        unit = model.duplex.encode_media(chunk, model.duplex.new_stream())[0].unit
+        assert len(unit) <= most
+    assert most <= len(unit) + 2  # markers of sound, which a duplex unit hasn't
+
+
 def test_pictures_of_a_prompt_are_numbered(open_model: Any) -> None:
     model, numbers = open_model(), []
     stream = model.new_stream()
