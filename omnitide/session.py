@@ -294,9 +294,7 @@ class Session:
         elif not units[-1].open:
             return None
         record = self.cache.history.open_unit()
-        last_token = int(self.cache.history.cells["token"][-1])
-        stopped = record.length > 0 and last_token in self.model.eos_tokens
-        unit = self.model.closing_unit(record.length, stopped)
+        unit = self.model.closing_unit(record.length, self.cache.history.cells)
         self.cache.extend(unit, self.model.embed(unit.cells["token"]))
         self.cache.close()
         return self.cache.evict()
