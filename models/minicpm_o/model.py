@@ -17,7 +17,7 @@ from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
 from omnitide.models.chat import CHATML
 from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
-from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config, spec_of
+from omnitide.models.minicpm_o.config import MiniCPMConfig, spec_of
 from omnitide.models.minicpm_o.duplex import DuplexRules, DuplexTokens
 from omnitide.models.minicpm_o.encoder import MediaEncoder, StreamState, mel_frames_per_token
 from omnitide.models.minicpm_o.layout import Layout
@@ -32,6 +32,7 @@ from omnitide.models.minicpm_o.names import (
     optional_tensors,
     vision_layers,
 )
+from omnitide.models.minicpm_o.reading import parse_config
 from omnitide.models.minicpm_o.sizes import (
     largest_media_unit,
     live_slices,

@@ -19,7 +19,6 @@ from omnitide.config import MediaOptions
 from omnitide.errors import CheckpointError, ConfigError
 from omnitide.media.chunk import MediaChunk
 from omnitide.models import find_family, load_model
-from omnitide.models.minicpm_o.config import parse_config
 from omnitide.models.minicpm_o.names import (
     canonical,
     expected_tensors,
@@ -29,6 +28,7 @@ from omnitide.models.minicpm_o.names import (
     vision_layers,
 )
 from omnitide.models.minicpm_o.presets import PRESETS
+from omnitide.models.minicpm_o.reading import parse_config
 
 NEW, OLD = "openbmb/MiniCPM-o-4_5", "openbmb/MiniCPM-o-2_6"
 
