@@ -125,10 +125,13 @@ class ChatTemplate:
         builder = UnitBuilder(first, _WORDS if words else _END).text(words)
         return builder.text(end, Role.BOUNDARY).build(UnitKind.REPLY, time)
 
-    def closing(self, first: int, stopped: bool) -> Unit:
+    def closing(self, first: int, stopped: bool, end: Sequence[int] = ()) -> Unit:
         """What closes a reply of `first` tokens and opens the user's turn again.
 
-        `stopped`: whether the reply's last token ended the turn already.
+        Args:
+            first: Tokens of the reply.
+            stopped: Whether the reply's last token ended the turn already.
+            end: Ids that end the reply in front of what closes every one.
         """
-        tokens = self._reply_close[1:] if stopped else self._reply_close
+        tokens = [*end, *(self._reply_close[1:] if stopped else self._reply_close)]
         return UnitBuilder(first, _CLOSING).text(tokens, Role.BOUNDARY).build(UnitKind.REPLY)

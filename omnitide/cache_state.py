@@ -24,7 +24,7 @@ class CacheState:
         stream: The model's own state of the stream (`OmniModel.new_stream`).
         mass: Attention mass of the cells, shape (num_cells,); None if the policy needs none.
         time: Second of the stream up to which the model has seen it.
-        talk: What a duplex session remembers of who spoke (`duplex.Talk`); None in others.
+        talk: What a duplex session remembers of who spoke (`talk.Talk`); None in others.
         evictions, rows_moved: Counts since the start.
         renewals: How often the system prefix got another end.
     """

@@ -8,13 +8,14 @@ something, up to the end of a chunk. A turn of the model may go on over several 
 from __future__ import annotations
 
 import time as clock
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.backend import Array
+from omnitide.capacity import Advice
 from omnitide.config import DuplexConfig, MediaOptions, SamplingConfig
 from omnitide.detokenizer import Detokenizer
 from omnitide.errors import ConfigError, SessionError
@@ -23,30 +24,11 @@ from omnitide.model import Duplex, EncodedUnit, OmniModel
 from omnitide.response import DuplexUpdate, Utterance
 from omnitide.sampling import Sampler
 from omnitide.session import Session
+from omnitide.talk import Talk
+from omnitide.units import UnitKind
 
 END_OF_UNIT = 1
 """Tokens that close a unit behind what was decided."""
-
-
-@dataclass(frozen=True, slots=True)
-class Talk:
-    """Who spoke, as far as the model's next decision depends on it. A value.
-
-    Attributes:
-        units: Units decided so far.
-        in_turn: Whether a turn of the model is open.
-        chosen: Tokens that it chose, the newest ones that its rules want to know.
-        said: Tokens decided on in the unit that is open, or in the last one.
-        spoken: Words of the units that may be dropped yet, by their ids, if they are recalled.
-        recalled: Words of dropped units that stand in the system prefix.
-    """
-
-    units: int = 0
-    in_turn: bool = False
-    chosen: tuple[int, ...] = ()
-    said: tuple[int, ...] = ()
-    spoken: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    recalled: tuple[int, ...] = ()
 
 
 class DuplexSession(Session):
@@ -83,6 +65,7 @@ class DuplexSession(Session):
         self._voice = voice
         self._sampler = Sampler(sampling or SamplingConfig())
         self._words = Detokenizer(model.decode_text)
+        self._told = -1  # the newest unit whose update was returned
         if self.duplex.recall:
             self._prefix_room = self._rules.recall_marker + self.duplex.recall
         super().__init__(model, max_tokens=self.duplex.unit_tokens, **session)
@@ -92,6 +75,15 @@ class DuplexSession(Session):
         """Who spoke so far."""
         talk: Talk = self.cache.state.talk
         return talk
+
+    @property
+    def untold(self) -> Utterance | None:
+        """What was decided in the newest unit, if an interrupt kept `append_media` from telling."""
+        record, said = self.cache.history.units[-1], self.talk.said
+        if record.id <= self._told or record.kind != UnitKind.MEDIA or not said:
+            return None
+        start = record.time or 0.0
+        return self._utterance(start, start + record.seconds, self.model.decode_text(said))
 
     def append_media(self, chunk: MediaChunk) -> DuplexUpdate:
         """Let the model see and hear one chunk, and speak if it decides to.
@@ -105,21 +97,13 @@ class DuplexSession(Session):
         logits = self._run(self._hear, chunk)
         said = None
         if logits is not None:
-            text = self._decide(logits)
-            talk = self.talk
-            said = Utterance(
-                start=chunk.start,
-                stop=chunk.stop,
-                speaks=not set(talk.said) <= self._rules.chunk_ends,
-                text=text,
-                tokens=talk.said,
-                in_turn=talk.in_turn,
-            )
+            said = self._utterance(chunk.start, chunk.stop, self._decide(logits))
         evicted = self._run(self._end_unit)
         self._run(self.model.backend.synchronize)
         seconds = clock.perf_counter() - started
         self._figures.updated(seconds)
         state = self.cache.state
+        self._told = state.history.units[-1].id
         return DuplexUpdate(
             time=self.time,
             tokens=state.history.tokens_seen - seen,
@@ -151,9 +135,19 @@ class DuplexSession(Session):
             "open a Session to ask"
         )
 
+    _advice = Advice(
+        prefix=", or shorten --system-prompt, --voice or --recall",
+        units=", or lower --max-pixels, --chunk-seconds or --unit-tokens",
+    )
+
     def _largest_unit(self, media: MediaOptions, given: int | None) -> int:
         heard = given or self._rules.largest_unit(media)
         return heard + self.duplex.unit_tokens + END_OF_UNIT
+
+    def _utterance(self, start: float, stop: float, text: str) -> Utterance:
+        talk = self.talk
+        speaks = not set(talk.said) <= self._rules.chunk_ends
+        return Utterance(start, stop, speaks, text, talk.said, talk.in_turn)
 
     def _decide(self, logits: Array) -> str:
         """Let the model decide to the end of what it says. Text that became whole."""

@@ -179,10 +179,12 @@ class OmniModel(Protocol):
         """Cells of reply tokens that follow `first` earlier ones (steps and span continue)."""
         ...
 
-    def closing_unit(self, first: int, stopped: bool) -> Unit:
-        """The cells that end a reply of `first` tokens and open the user's turn again.
+    def closing_unit(self, first: int, before: Cells) -> Unit:
+        """The cells that end a reply and open the user's turn again.
 
-        `stopped`: whether the reply's last token was already the end-of-turn token.
+        Args:
+            first: Tokens of the reply so far.
+            before: Cells of the history: they end with what opened the reply, then its tokens.
         """
         ...
 

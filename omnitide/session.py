@@ -19,7 +19,7 @@ from omnitide.acceptance import make_acceptance
 from omnitide.backend import Array
 from omnitide.cache import BoundedCache, Eviction
 from omnitide.calibration import Calibration
-from omnitide.capacity import CLOSING, plan_capacity
+from omnitide.capacity import ADVICE, CLOSING, plan_capacity
 from omnitide.config import (
     MediaOptions,
     MigrationConfig,
@@ -102,6 +102,7 @@ class Session:
             unit,
             max_tokens + CLOSING,
             max_kv_size,
+            self._advice,
         )
         self.retention = config
         self.costs = Calibration(model.backend, model.spec)
@@ -180,6 +181,7 @@ class Session:
         return self._figures.stats(self.cache)
 
     _prefix_room = 0  # tokens by which the system prefix may grow
+    _advice = ADVICE
 
     def _largest_unit(self, media: MediaOptions, given: int | None) -> int:
         """Tokens of the largest unit."""
@@ -292,9 +294,7 @@ class Session:
         elif not units[-1].open:
             return None
         record = self.cache.history.open_unit()
-        last_token = int(self.cache.history.cells["token"][-1])
-        stopped = record.length > 0 and last_token in self.model.eos_tokens
-        unit = self.model.closing_unit(record.length, stopped)
+        unit = self.model.closing_unit(record.length, self.cache.history.cells)
         self.cache.extend(unit, self.model.embed(unit.cells["token"]))
         self.cache.close()
         return self.cache.evict()

@@ -7,10 +7,11 @@ from math import prod
 
 from omnitide.config import MediaOptions
 from omnitide.models.catalog import KnownCheckpoint
-from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config, spec_of
+from omnitide.models.minicpm_o.config import MiniCPMConfig, spec_of
 from omnitide.models.minicpm_o.model import DEFAULTS
 from omnitide.models.minicpm_o.names import expected_tensors
 from omnitide.models.minicpm_o.presets import PRESETS
+from omnitide.models.minicpm_o.reading import parse_config
 from omnitide.models.minicpm_o.sizes import media_tokens
 
 SUPPORTED = (

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from omnitide.backend import Array
 from omnitide.config import MediaOptions
-from omnitide.errors import CheckpointError
+from omnitide.errors import CheckpointError, MediaError
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit
 from omnitide.models.headers import read_json
 from omnitide.models.minicpm_o.encoder import MediaEncoder, StreamState, mel_frames_per_token
 from omnitide.models.minicpm_o.markers import DuplexMarkers
 from omnitide.models.minicpm_o.mel import MelStream
-from omnitide.models.minicpm_o.sizes import largest_media_unit
+from omnitide.models.minicpm_o.sizes import largest_live_unit
 from omnitide.models.minicpm_o.stream_encoder import SoundStream
 from omnitide.models.template import ChatTemplate
 from omnitide.models.tokenizer import TextTokenizer
@@ -64,7 +64,8 @@ class DuplexTokens:
         """Those of a checkpoint; None if it has no tokens for it, as 2.6.
 
         Raises:
-            CheckpointError: It has some of them only, or lists bad tokens that don't exist.
+            CheckpointError: It has some of them only, lists bad tokens that don't exist, or has
+                something else than a list.
         """
         markers = DuplexMarkers.of(tokenizer)
         if markers is None:
@@ -120,7 +121,11 @@ class DuplexRules:
         return StreamState(SoundStream(MelStream(mel_frames_per_token(self._encoder.config))))
 
     def encode_system(self, text: str | None, voice: NDArray[np.float32] | None) -> EncodedUnit:
-        """The system prefix: the message, and the voice to speak with."""
+        """The system prefix: the message, and the voice to speak with.
+
+        Raises:
+            MediaError: The clip of the voice is too short for a token, or no row of finite floats.
+        """
         encode = self._template.tokenizer.encode
         layout = self._encoder.layout
         builder = UnitBuilder().text(self._template.system_open, Role.BOUNDARY)
@@ -128,6 +133,11 @@ class DuplexRules:
         builder.text(encode(f"{SYSTEM_PROMPT if text is None else text}\n"))
         builder.text([layout.markers.audio], Role.BOUNDARY)
         sounds = None if voice is None else self._encoder.audio.encode_sound(voice)
+        if voice is not None and sounds is None:
+            raise MediaError(
+                "[voice] a clip must be long enough for a token of sound, got "
+                f"{len(voice)} samples of 16 kHz; record a few seconds"
+            )
         if sounds is not None:
             layout.bare_sound(builder, sounds.shape[0])
         builder.text(self._system_close, Role.BOUNDARY)
@@ -196,7 +206,7 @@ class DuplexRules:
 
     def largest_unit(self, options: MediaOptions) -> int:
         """Most tokens of a unit up to where the model decides."""
-        return 1 + largest_media_unit(self._encoder.config, options)
+        return 1 + largest_live_unit(self._encoder.config, options)
 
     def _more(self, tokens: Sequence[int], after: Cells) -> Unit:
         """Cells of text behind those of a unit, whose steps and spans they continue."""
@@ -213,9 +223,18 @@ class DuplexRules:
 
 
 def _special_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer) -> frozenset[int]:
-    """Ids that tokenizer_config.json calls special, which are fewer than all added ones."""
+    """Ids that tokenizer_config.json calls special, which are fewer than all added ones.
+
+    Raises:
+        CheckpointError: It doesn't list them.
+    """
     single = [settings.get(f"{name}_token") for name in ("bos", "eos", "pad", "unk")]
     listed = settings.get("additional_special_tokens") or []
+    if not isinstance(listed, list):
+        raise CheckpointError(
+            "[checkpoint] additional_special_tokens in tokenizer_config.json must be a list, got "
+            f"{listed!r}; download it again"
+        )
     names = [t.get("content") if isinstance(t, dict) else t for t in (*single, *listed)]
     found = {name for name in names if isinstance(name, str) and tokenizer.has_special(name)}
     return frozenset(map(tokenizer.special, found))

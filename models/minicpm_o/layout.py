@@ -59,15 +59,6 @@ class Layout:
         """Sound without markers, as in a duplex unit and in its prefix."""
         return self._features(builder, num_tokens, Modality.AUDIO, Role.CONTENT)
 
-    def picture_tokens(self, slices: Slices) -> int:
-        """Tokens of a picture of a stream, markers included."""
-        return (self.num_queries + 2) * (1 + slices[0] * slices[1])
-
-    def still_tokens(self, slices: Slices, digits: int) -> int:
-        """Tokens of a picture of a prompt whose number has so many digits."""
-        breaks = max(slices[1], 1) * len(self.markers.newline)
-        return digits + 2 + self.picture_tokens(slices) + breaks
-
     def _picture(
         self, builder: UnitBuilder, slices: Slices, between_rows: tuple[int, ...]
     ) -> UnitBuilder:

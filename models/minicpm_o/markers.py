@@ -18,7 +18,7 @@ class Markers:
         image_id, image_id_end: Around a picture's number.
         audio, audio_end: Around sound, but for the sound of a duplex unit.
         speech: Opens a reply that answers sound; the model then writes as it would speak.
-        speech_end: Closes such a reply.
+        speech_end: Ends such a reply, before the end of its turn.
         newline: Between rows of slices of an offline prompt.
     """
 

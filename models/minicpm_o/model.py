@@ -17,7 +17,7 @@ from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
 from omnitide.models.chat import CHATML
 from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
-from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config, spec_of
+from omnitide.models.minicpm_o.config import MiniCPMConfig, spec_of
 from omnitide.models.minicpm_o.duplex import DuplexRules, DuplexTokens
 from omnitide.models.minicpm_o.encoder import MediaEncoder, StreamState, mel_frames_per_token
 from omnitide.models.minicpm_o.layout import Layout
@@ -32,6 +32,7 @@ from omnitide.models.minicpm_o.names import (
     optional_tensors,
     vision_layers,
 )
+from omnitide.models.minicpm_o.reading import parse_config
 from omnitide.models.minicpm_o.sizes import (
     largest_media_unit,
     live_slices,
@@ -42,7 +43,7 @@ from omnitide.models.minicpm_o.stream_encoder import SoundStream
 from omnitide.models.minicpm_o.template import THINKING_CHATML
 from omnitide.models.template import ChatTemplate
 from omnitide.step import Step
-from omnitide.units import Role, Unit, UnitBuilder, UnitKind
+from omnitide.units import Cells, Role, Unit, UnitBuilder, UnitKind
 
 DEFAULTS = FamilyDefaults(fps=1.0, chunk_seconds=1.0)
 
@@ -73,7 +74,8 @@ class MiniCPMO:
         self.spec = spec
         self.defaults = DEFAULTS
         self.media = media
-        self.eos_tokens = eos_tokens | {template.end_of_turn}
+        ends = {template.end_of_turn, encoder.layout.markers.speech_end}
+        self.eos_tokens = eos_tokens | ends
         self.encoder = encoder
         self.decoder = encoder.decoder
         self.duplex = duplex
@@ -112,9 +114,16 @@ class MiniCPMO:
         """Cells of reply tokens that follow `first` earlier ones."""
         return self._template.reply(tokens, first, self.eos_tokens, time)
 
-    def closing_unit(self, first: int, stopped: bool) -> Unit:
-        """Cells that end a reply of `first` tokens and open the user's turn again."""
-        return self._template.closing(first, stopped)
+    def closing_unit(self, first: int, before: Cells) -> Unit:
+        """Cells that end a reply of `first` tokens and open the user's turn again.
+
+        One that was opened as speech is ended as speech first, unless the model did.
+        """
+        markers = self.encoder.layout.markers
+        opened, last = (int(before["token"][at]) for at in (-1 - first, -1))
+        ended = first > 0 and last in self.eos_tokens
+        end = [markers.speech_end] if opened == markers.speech and not ended else []
+        return self._template.closing(first, ended and last != markers.speech_end, end)
 
     def encode_media(
         self, chunk: MediaChunk, stream: StreamState

@@ -85,17 +85,22 @@ def media_tokens(
     return total
 
 
-def largest_media_unit(config: MiniCPMConfig, options: MediaOptions) -> int:
-    """Tokens that no media unit under these options exceeds, a still picture included."""
+def largest_live_unit(config: MiniCPMConfig, options: MediaOptions) -> int:
+    """Tokens that no unit of a stream under these options exceeds, pictures of prompts apart."""
     seconds = Fraction(options.chunk_seconds).limit_denominator(1_000_000)
     frames = math.ceil(seconds * Fraction(options.fps).limit_denominator(1_000_000))
     picture = config.resampler.num_queries + MARKERS
-    slices, most = live_slices(options, config.slices), config.slices.max_slices
-    live = frames * picture * (1 + slices if slices > 1 else 1)
-    live += sound_tokens(config, math.ceil(seconds * SAMPLE_RATE)) + unit_marker(config)
+    slices = live_slices(options, config.slices)
+    total = frames * picture * (1 + slices if slices > 1 else 1)
+    return total + sound_tokens(config, math.ceil(seconds * SAMPLE_RATE)) + unit_marker(config)
+
+
+def largest_media_unit(config: MiniCPMConfig, options: MediaOptions) -> int:
+    """Tokens that no media unit under these options exceeds, a picture of a prompt included."""
+    picture, most = config.resampler.num_queries + MARKERS, config.slices.max_slices
     # Number and markers of it, and a line break for each row.
     still = picture * (1 + most if most > 1 else 1) + MARKERS + MOST_DIGITS + most
-    return max(live, still)
+    return max(largest_live_unit(config, options), still)
 
 
 def sound_tokens(config: MiniCPMConfig, samples: int) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omnitide.models.minicpm_o.config import parse_config
 from omnitide.models.minicpm_o.names import expected_tensors, published
+from omnitide.models.minicpm_o.reading import parse_config
 from omnitide.models.random_checkpoint import (
     byte_vocab,
     quieten,

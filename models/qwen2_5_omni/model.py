@@ -25,7 +25,7 @@ from omnitide.models.qwen2_5_omni.sizes import largest_media_unit, media_tokens
 from omnitide.models.qwen2_5_omni.vision import VisionTower
 from omnitide.models.template import ChatTemplate
 from omnitide.step import Step
-from omnitide.units import Unit, UnitBuilder, UnitKind
+from omnitide.units import Cells, Unit, UnitBuilder, UnitKind
 
 DEFAULTS = FamilyDefaults()
 
@@ -87,8 +87,9 @@ class QwenOmni:
         """Cells of reply tokens that follow `first` earlier ones."""
         return self._template.reply(tokens, first, self.eos_tokens, time)
 
-    def closing_unit(self, first: int, stopped: bool) -> Unit:
+    def closing_unit(self, first: int, before: Cells) -> Unit:
         """Cells that end a reply of `first` tokens and open the user's turn again."""
+        stopped = first > 0 and int(before["token"][-1]) in self.eos_tokens
         return self._template.closing(first, stopped)
 
     def encode_media(self, chunk: MediaChunk, stream: MelStream) -> tuple[EncodedUnit, MelStream]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from omnitide.errors import ConfigError
-from omnitide.models.minicpm_o import config as minicpm_o
+from omnitide.models.minicpm_o import reading as minicpm_o
 from omnitide.models.minicpm_o.presets import PRESETS as MINICPM_O
 from omnitide.models.qwen2_5_omni import config as qwen2_5_omni
 from omnitide.models.qwen2_5_omni.presets import PRESETS as QWEN2_5_OMNI

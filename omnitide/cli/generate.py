@@ -104,7 +104,8 @@ def _open_session(request: Request, media: MediaOptions) -> Session:
             f"--policy {request.policy} needs attention scores, which kernels don't give: every "
             "pass computes them a second time",
         )
-    used, unit = session.retention, model.largest_media_unit(media)
+    used = session.retention
+    unit = model.largest_media_unit(media) if request.duplex is None else session.largest_unit
     if POLICIES[request.policy].bounded and unit > used.low_watermark:
         say(
             "note",
@@ -145,6 +146,11 @@ def _follow(request: Request, stream: MediaStream, session: Session, screen: Con
         code, ended = FAILED, GONE
     finally:
         meter.pause()
+    untold = session.untold if isinstance(session, DuplexSession) else None
+    if untold is not None:
+        transcript.add_unit(untold)
+        if not request.as_json:
+            words.say(untold)
     if code == 0 and stream.broken is not None:
         code, ended = FAILED, stream.broken
     if stream.damage is not None:

@@ -165,7 +165,10 @@ def _add_media(group: Any) -> None:
     number_or_none(group, frames, "--fps", type=float)
     seconds = f"seconds of a unit; of MiniCPM-o 1.0 ({stated(_MEDIA.chunk_seconds)})"
     number_or_none(group, seconds, "--chunk-seconds", type=float)
-    pixels = "most pixels of a frame; larger ones are scaled down"
+    pixels = (
+        "most pixels of a frame; larger ones are scaled down; MiniCPM-o scales each to about "
+        "448x448 and adds a slice for each 200,704, if two or more"
+    )
     number_or_none(group, f"{pixels} ({stated(_MEDIA.max_pixels)})", "--max-pixels")
 
 
@@ -175,7 +178,7 @@ def _add_duplex(group: Any) -> None:
         "let the model speak when it decides to, and take no questions: MiniCPM-o 4.5",
         "--duplex",
     )
-    text(group, "FILE", "clip of the voice to speak with, at most 30 s", "--voice")
+    text(group, "FILE", "clip of the voice to speak with, 0.1 s to 30 s", "--voice")
     listen = f"first units in which it listens ({stated(_DUPLEX.force_listen)})"
     number_or_none(group, listen, "--force-listen")
     most = f"most tokens that it says in a unit ({stated(_DUPLEX.unit_tokens)})"

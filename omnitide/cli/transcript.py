@@ -68,10 +68,11 @@ class Transcript:
             reply.tokens = event.generation_tokens
             reply.finish_reason = event.finish_reason
         elif isinstance(event, DuplexUpdate) and event.said is not None:
-            self._add_unit(event.said)
+            self.add_unit(event.said)
 
-    def _add_unit(self, said: Utterance) -> None:
-        speaker = "model" if said.speaks else "stream"
+    def add_unit(self, said: Utterance) -> None:
+        """Take note of what a model decided in a unit. Its silence within its turn is its own."""
+        speaker = "model" if said.speaks or said.in_turn else "stream"
         last = self.turns[-1] if self.turns else None
         if last is None or last.speaker != speaker or last.finished:
             last = Turn(speaker, said.start, said.stop)
@@ -79,7 +80,7 @@ class Transcript:
         last.stop = said.stop
         last.text += said.text
         last.tokens += len(said.tokens)
-        last.finished = said.speaks and not said.in_turn
+        last.finished = speaker == "model" and not said.in_turn
 
     def as_list(self) -> list[dict[str, Any]]:
         """Plain data, ready for JSON."""

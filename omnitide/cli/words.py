@@ -32,9 +32,9 @@ class Words:
             if event.finish_reason is not None:
                 self.end_line()
         elif isinstance(event, DuplexUpdate) and event.said is not None:
-            self._say(event.said)
+            self.say(event.said)
 
-    def _say(self, said: Utterance) -> None:
+    def say(self, said: Utterance) -> None:
         """Write what a model said in a unit; every turn of it has a line of its own."""
         if said.text and not self._open:
             if self._headed:

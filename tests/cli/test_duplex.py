@@ -26,24 +26,29 @@ STREAM = [
     unit(2, "Good ", 4, in_turn=True),
     unit(3, "day.", 3),
     unit(4, "Now", 2, in_turn=True),
-    unit(5),
-    unit(6, "then.", 2, in_turn=True),
+    unit(5, in_turn=True),
+    unit(6, "then.", 2),
+    unit(7),
+    unit(8, "And", 2, in_turn=True),
 ]
 
 
 def test_turns_are_told_by_who_has_the_word() -> None:
-    """A turn that follows a finished one is another; who listens for long has one turn."""
+    """A turn that follows a finished one is another; who listens for long has one turn.
+
+    A unit in which the model says nothing in the middle of its turn is part of that turn.
+    """
     transcript = Transcript()
     for update in STREAM:
         transcript.add(update, update.time)
-    nothing = DuplexUpdate(8.0, 0, 0.1, 0, 0, 12, 12, 1, None)
-    transcript.add(nothing, 8.0)
+    nothing = DuplexUpdate(10.0, 0, 0.1, 0, 0, 12, 12, 1, None)
+    transcript.add(nothing, 10.0)
     assert transcript.turns == [
         Turn("stream", 0, 2.0, "", 2),
         Turn("model", 2, 4.0, "Good day.", 7, finished=True),
-        Turn("model", 4, 5.0, "Now", 2),
-        Turn("stream", 5, 6.0, "", 1),
-        Turn("model", 6, 7.0, "then.", 2),
+        Turn("model", 4, 7.0, "Nowthen.", 5, finished=True),
+        Turn("stream", 7, 8.0, "", 1),
+        Turn("model", 8, 9.0, "And", 2),
     ]
     assert transcript.as_list() == []
 
@@ -54,8 +59,8 @@ def test_every_turn_has_a_line(headed: bool, capsys: pytest.CaptureFixture[str])
     for update in STREAM:
         words.show(update, update.time)
     words.end_line()
-    lines = ["Good day.", "Now", "then."]
-    times = [3.0, 5.0, 7.0]
+    lines = ["Good day.", "Nowthen.", "And"]
+    times = [3.0, 5.0, 9.0]
     if headed:
         lines = [f"[{minutes(t)}] {text}" for t, text in zip(times, lines, strict=True)]
     assert capsys.readouterr().out.splitlines() == lines

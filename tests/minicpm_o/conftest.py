@@ -26,7 +26,8 @@ from tokenizers.pre_tokenizers import Split
 from omnitide.backend import Backend
 from omnitide.config import MediaOptions
 from omnitide.models.minicpm_o.audio import AudioTower
-from omnitide.models.minicpm_o.config import MiniCPMConfig, parse_config
+from omnitide.models.minicpm_o.config import MiniCPMConfig
+from omnitide.models.minicpm_o.reading import parse_config
 
 Golden = Callable[[str], Mapping[str, NDArray[Any]]]
 

@@ -19,7 +19,6 @@ from omnitide.config import MediaOptions
 from omnitide.errors import CheckpointError, ConfigError
 from omnitide.media.chunk import MediaChunk
 from omnitide.models import find_family, load_model
-from omnitide.models.minicpm_o.config import parse_config
 from omnitide.models.minicpm_o.names import (
     canonical,
     expected_tensors,
@@ -29,6 +28,7 @@ from omnitide.models.minicpm_o.names import (
     vision_layers,
 )
 from omnitide.models.minicpm_o.presets import PRESETS
+from omnitide.models.minicpm_o.reading import parse_config
 
 NEW, OLD = "openbmb/MiniCPM-o-4_5", "openbmb/MiniCPM-o-2_6"
 
@@ -221,7 +221,13 @@ def nested(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         ("version", "4.6", "version must be one of 4.5, 2.6, got '4.6'; other releases"),
         ("layer_types", ["linear_attention", "full_attention"], "layer_types has linear_attention"),
         ("text_config.layer_types", ["linear_attention"], "layer_types has linear_attention"),
-        ("partial_rotary_factor", 0.25, "one axis and turn whole heads"),
+        ("layer_types", 5, "layer_types must be a list, got 5"),
+        ("layer_types", "full_attention", "layer_types must be a list, got 'full_attention'"),
+        (
+            "partial_rotary_factor",
+            0.25,
+            r"one axis.*partial_rotary_factor 0\.25",
+        ),
         ("rope_parameters", {"partial_rotary_factor": 0.25}, "one axis and turn whole heads"),
         ("rope_scaling", {"mrope_section": [11, 11, 10]}, "one axis and turn whole heads"),
         ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "unscaled"),
@@ -290,6 +296,13 @@ def test_bad_tokens_that_do_not_exist_are_refused(
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({"bad_token_ids": bad}))
     with pytest.raises(CheckpointError, match=r"bad_token_ids in tokenizer_config\.json must be"):
+        load_model(folder, reference)
+
+
+def test_special_tokens_that_are_no_list_are_refused(folder: Path, reference: Backend) -> None:
+    settings = {"additional_special_tokens": 5}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match=r"additional_special_tokens in tokenizer_config\.js"):
         load_model(folder, reference)
 
 

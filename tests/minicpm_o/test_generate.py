@@ -16,6 +16,7 @@ from PIL import Image
 
 from omnitide.cli import main
 from omnitide.media.clip import ClipPicture, ClipSound, write_film
+from omnitide.models.minicpm_o.duplex import DuplexRules
 
 RATE = 16_000
 FILLER = -9
@@ -189,6 +190,7 @@ def test_a_trace_of_a_duplex_stream_can_be_simulated(
     [
         (("--duplex", "--audio", "clip.wav", "--voice", "film.png"), "does not exist"),
         (("--duplex", "--audio", "clip.wav", "--voice", "silent.mp4"), "sound"),
+        (("--duplex", "--audio", "clip.wav", "--voice", "hop.wav"), "long enough for a token"),
         (("--duplex", "--audio", "clip.wav", "--max-pixels", 10 * 448 * 448), "at most 9 slices"),
         (
             ("--duplex", "--audio", "clip.wav", "--sound-memory", 29),
@@ -206,6 +208,38 @@ def test_refusals(
 ) -> None:
     monkeypatch.chdir(media)
     assert message in generate(*arguments, code=2)["error"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_ctrl_c_keeps_what_was_said_in_the_unit(
+    golden_checkpoint: Path,
+    media: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    as_json: bool,
+) -> None:
+    """Four words of the second unit, then an interrupt."""
+    vocab = json.loads((golden_checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
+    (word,) = (text for text, i in vocab.items() if i == 40)
+    calls = iter(range(10))
+
+    def choose(*_: Any) -> int:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return 40
+
+    monkeypatch.setattr(DuplexRules, "choose", choose)
+    line = ["generate", "--model", golden_checkpoint, "--backend", "reference", "--duplex"]
+    line += ["--audio", media / "clip.wav", "--force-listen", 1]
+    assert main([*map(str, line), *(["--json"] if as_json else [])]) == 130
+    out = capsys.readouterr().out
+    if not as_json:
+        assert out == 4 * word + "\n"
+        return
+    found = json.loads(out)
+    want = {"speaker": "model", "start": 1.0, "stop": 2.0, "text": 4 * word, "tokens": 4}
+    assert found["turns"][1:] == [{**want, "finished": False}]
+    assert found["broken"] == "interrupted"
 
 
 def test_words_are_written_turn_by_turn(

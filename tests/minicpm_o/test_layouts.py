@@ -171,6 +171,31 @@ def test_offline_prompts_have_the_published_ids(
     assert [[s.start + first, s.stop + first] for s in pictures] == bounds
 
 
+def test_a_prompt_whose_sound_comes_by_the_second_has_the_published_ids(
+    template: ChatTemplate, layout: Layout, golden_config: MiniCPMConfig, golden: Any
+) -> None:
+    """But for the line break behind a still picture: nothing joins the parts of this form."""
+    want, builder = golden("13_layout_ids"), UnitBuilder()
+    number = template.tokenizer.encode("0")
+    still = CountingEncoder(golden_config, layout, 1).still
+    still(builder, golden("02_image_wide")["rgb"], number)
+    for _ in range(2):
+        layout.sound(builder, 10)
+    units = [
+        template.system("You are a helpful assistant.").cells,
+        builder.build(UnitKind.MEDIA).cells,
+        template.prompt("Describe what you see and hear.", None, [layout.markers.speech]).cells,
+    ]
+    got = np.concatenate(units)["token"]
+    bounds = want["offline_b_audio_bounds"]
+    line_break = int(bounds[0][0]) - 1  # where the published form has the marker of sound
+    assert got[line_break] == layout.markers.newline[0]
+    assert np.delete(got, line_break).tolist() == want["offline_b_ids"].tolist()
+    sounds = [s for s in spans_of(units[1]) if s.modality == Modality.AUDIO]
+    first = len(units[0]) - 1
+    assert [[s.start + first, s.stop + first] for s in sounds] == bounds.tolist()
+
+
 def test_spans_have_the_roles_that_retention_reads(lay_out: Any) -> None:
     """Boundaries, a source image with its slices, a picture without any, and sound."""
     _, unit = lay_out(9, [(["02_image_wide", "02_image_square"], True)])

@@ -13,6 +13,8 @@ from omnitide.backend import Backend
 from omnitide.config import MediaOptions
 from omnitide.errors import MediaError
 from omnitide.media.chunk import MediaChunk
+from omnitide.sampling import Sampler
+from omnitide.session import Session
 
 RATE = 16_000
 
@@ -86,6 +88,21 @@ def test_a_still_picture_fits_the_largest_unit(open_model: Any) -> None:
     assert stream.stills == 1
 
 
+@pytest.mark.parametrize("open_model", ["4.5"], indirect=True)
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_duplex_unit_has_room_for_live_pictures_alone(open_model: Any, slices: int) -> None:
+    """A still picture is one of the stream there, with as many slices."""
+    model = open_model(max_pixels=slices * 448 * 448)
+    picture = np.zeros((448 * slices, 448, 3), np.uint8)
+    still = MediaChunk(0.0, 0.0, (picture,), (0.0,), still=True)
+    live = MediaChunk(0.0, 1.0, still.frames, (0.0,), np.zeros(RATE, np.float32))
+    most = model.duplex.largest_unit(model.media)
+    for chunk in (still, live):
+        unit = model.duplex.encode_media(chunk, model.duplex.new_stream())[0].unit
+        assert len(unit) <= most
+    assert most <= len(unit) + 2  # markers of sound, which a duplex unit hasn't
+
+
 def test_pictures_of_a_prompt_are_numbered(open_model: Any) -> None:
     model, numbers = open_model(), []
     stream = model.new_stream()
@@ -117,3 +134,31 @@ def test_a_reply_to_sound_opens_as_speech_does(open_model: Any) -> None:
     ]
     assert opened[0] != speech
     assert bool(opened[1] == speech) is (model.config.version == "4.5")
+
+
+@pytest.mark.parametrize("open_model", ["4.5"], indirect=True)
+@pytest.mark.parametrize("ended_by", [None, "speech", "turn"])
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_reply_to_sound_is_ended_as_speech_is(
+    open_model: Any, monkeypatch: pytest.MonkeyPatch, hears: bool, ended_by: str | None
+) -> None:
+    """The published next turn begins <|tts_eos|><|im_end|>, and either of the two ends a reply."""
+    model = open_model()
+    speech_end = model.encoder.layout.markers.speech_end
+    turn_end, word = model._template.end_of_turn, 65
+    end = {None: [], "speech": [speech_end], "turn": [turn_end]}[ended_by]
+    script = iter([word, word, *end, word])
+    monkeypatch.setattr(Sampler, "choose", lambda *_: next(script))
+    session = Session(model, policy="full", max_tokens=3 if end else 2)
+    session.append_media(make_chunk(1, 30, 40, RATE if hears else 0))
+    replies = list(session.ask("Why?"))
+    assert [r.token for r in replies] == [word, word, *end]
+    assert "".join(r.text for r in replies) == model.decode_text([word, word])
+    assert replies[-1].finish_reason == ("stop" if end else "length")
+    history = session.cache.history
+    reply = history.cells["token"].tolist()[-history.units[-1].length :]
+    want = [*end, turn_end] if ended_by == "speech" else [turn_end]
+    if hears and ended_by is None:
+        want = [speech_end, turn_end]
+    assert reply[: 2 + len(want)] == [word, word, *want]
+    assert model.decode_text(reply[2 + len(want) :]) == "\nuser\n"

@@ -16,6 +16,7 @@ from omnitide.errors import CapacityError, ConfigError, SessionError
 from omnitide.layouts import LAYOUTS
 from omnitide.media.chunk import MediaChunk
 from omnitide.policies import POLICIES
+from omnitide.response import Utterance
 
 SERVED = [name for name, layout in LAYOUTS.items() if not layout.simulated]
 BOUNDED = [name for name, policy in POLICIES.items() if policy.bounded]
@@ -231,6 +232,54 @@ def test_an_interrupted_unit_is_ended_before_the_next(
     assert tokens[prefix : prefix + len(tail)] == tail
     assert session.talk.units == 2
     session.cache.check_integrity()
+
+
+@pytest.mark.parametrize("spoken", [0, 1, 3])
+def test_what_an_interrupted_unit_said_is_not_lost(
+    open_duplex: Open, second: Chunk, script: Any, spoken: int
+) -> None:
+    def interrupted() -> Iterator[int]:
+        yield LISTEN
+        yield from WORDS[:spoken]
+        raise KeyboardInterrupt
+
+    script(interrupted())
+    session = open_duplex(duplex=DuplexConfig(force_listen=0))
+    assert session.untold is None
+    session.append_media(second(0, picture=False))
+    assert session.untold is None
+    with pytest.raises(KeyboardInterrupt):
+        session.append_media(second(1, picture=False))
+    words = tuple(WORDS[:spoken])
+    text = session.model.decode_text(words)
+    want = Utterance(1.0, 2.0, True, text, words, True) if spoken else None
+    assert session.untold == want
+    script(cycle([TURN_END, LISTEN]))
+    session.append_media(second(2, picture=False))
+    assert session.untold is None
+
+
+def test_what_was_decided_is_told_if_the_unit_was_not_closed(
+    open_duplex: Open, second: Chunk, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(cycle([*WORDS, CHUNK_END]))
+    session = open_duplex(duplex=DuplexConfig(force_listen=0))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.cache, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.append_media(second(0, picture=False))
+    assert session.untold is not None
+    assert session.untold.tokens == (*WORDS, CHUNK_END)
+
+
+def test_advice_of_a_duplex_session_names_its_own_options(open_duplex: Open) -> None:
+    with pytest.raises(ConfigError, match="--unit-tokens"):
+        open_duplex(max_kv_size=64)
+    with pytest.raises(ConfigError, match="--voice or --recall"):
+        open_duplex(duplex=DuplexConfig(recall=500))
 
 
 def test_units_of_one_kind_of_media_and_of_none(
