@@ -193,6 +193,7 @@ def tiny_model() -> Callable[..., Any]:
         module, extra = MODELS[name]
         mapped = {"mistral": "llama"}.get(module, module)
         code = importlib.import_module(f"mlx_lm.models.{mapped}")
+        mx.random.seed(seed)  # of biases and the like, which stay as the model draws them
         arguments = code.ModelArgs.from_dict({"model_type": module, **SMALL, **extra})
         model = code.Model(arguments)
         draw = _weights(seed)

@@ -136,10 +136,12 @@ def rotated(x: Any, positions: Any, base: float = 10000.0) -> Any:
     return np.concatenate([one * cos - two * sin, two * cos + one * sin], -1)
 
 
-PRECISION = {mx.float32: 2.0**-23, mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7}
+# Half precision: the rounding when it was written, of both of a pair, and that of the turn: 0.5 and
+# 0.71 units. float32: angles of up to 63 radians are float32 too.
+ALLOWED = {mx.float32: 64 * 2.0**-24, mx.float16: 1.25 * 2.0**-10, mx.bfloat16: 1.25 * 2.0**-7}
 
 
-@pytest.mark.parametrize("dtype", PRECISION)
+@pytest.mark.parametrize("dtype", ALLOWED)
 def test_a_thousand_evictions_cost_no_more_than_one(dtype: Any) -> None:
     """Each one deletes row 5 of 64 and appends one: a key moves down by one, a thousand times."""
     random = np.random.default_rng(3)
@@ -174,7 +176,8 @@ def test_a_thousand_evictions_cost_no_more_than_one(dtype: Any) -> None:
         np.testing.assert_array_equal(
             exact, np.array(rotary(as_keys(raw[:5]).astype(dtype), offset=0).astype(mx.float32))
         )
-    assert max(worst) < 2 * PRECISION[dtype]
+    assert max(worst) < ALLOWED[dtype]
+    assert max(worst[-300:]) < 1.3 * max(worst[100:400])  # by then every key has been turned
     values = np.array(rows.first(count)[1].astype(mx.float32))
     np.testing.assert_array_equal(values, np.array(as_keys(raw).astype(dtype).astype(mx.float32)))
 
