@@ -102,7 +102,7 @@ def load_prompt_cache(
     arrays, texts = _read(path)
     try:
         saved = json.loads(texts["configuration"])
-        layers = json.loads(texts["layers"])
+        layers = list(json.loads(texts["layers"]))
         metadata = json.loads(texts["metadata"])
         options = CacheOptions.from_described(saved["options"])
         ledger_part = (
@@ -152,7 +152,9 @@ def load_prompt_cache(
 def _check_fits(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
     if digest(saved) == digest(now):
         return
-    where, then, here = next(differences(saved, now))
+    found = {where: (then, here) for where, then, here in differences(saved, now)}
+    where = "markers.tokenizer" if "markers.tokenizer" in found else next(iter(found))
+    then, here = found[where]
     if where == "markers.tokenizer":
         advice = "give load_prompt_cache the tokenizer" if then else "leave out tokenizer"
         raise CacheFileError(

@@ -35,37 +35,40 @@ class Turns:
     needs_mass = False
 
     def select(self, history: History, config: RetentionConfig, mass: Mass | None = None) -> Mask:
-        """Which cells stay; see the module. A unit that begins with a boundary opens a turn."""
+        """Which cells stay; see the module. A unit that was made with a mark first opens a turn."""
         starts = history.unit_starts()
         lengths = run_lengths(starts, len(history))
         boundary = history.cells["role"] == _BOUNDARY
         words = np.add.reduceat(~boundary, starts, dtype=np.int64)
-        turn = np.cumsum(boundary[starts])
+        # What opens a turn is the first span of a unit; what closes one is not, even if alone.
+        turn = np.cumsum(boundary[starts] & (history.cells["span"][starts] == 0))
         left = np.bincount(turn, words)  # words that each turn still has
         keep = np.ones(len(history), np.bool_)
         excess = len(history) - config.low_watermark
 
-        free = [int(i) for i in np.flatnonzero(~protected_units(history)) if i < len(starts) - 1]
+        held = protected_units(history)
+        loose = ~np.repeat(held, lengths)
+        free = [int(i) for i in np.flatnonzero(~held) if i < len(starts) - 1]
         head = min(config.text_budget, config.low_watermark // HEAD_SHARE)
         first = True
         for unit in free:
             if excess <= 0:
                 break
             begin, count = int(starts[unit]), int(lengths[unit])
-            if count <= head:  # one of the first paragraphs
-                head -= count
-                first = False
-                continue
-            cells = slice(begin + (head if first else 0), begin + count)
-            first, head = False, 0
-            going = ~boundary[cells]
-            keep[cells] &= ~going
-            gone = int(np.count_nonzero(going))
-            excess -= gone
-            left[turn[unit]] -= gone
-            if gone and left[turn[unit]] <= 0:
-                marks = boundary & np.repeat(turn == turn[unit], lengths)
-                marks &= ~np.repeat(protected_units(history), lengths)
+            if words[unit]:
+                if count <= head:  # one of the first paragraphs
+                    head -= count
+                    first = False
+                    continue
+                cells = slice(begin + (head if first else 0), begin + count)
+                first, head = False, 0
+                going = ~boundary[cells]
+                keep[cells] &= ~going
+                gone = int(np.count_nonzero(going))
+                excess -= gone
+                left[turn[unit]] -= gone
+            if left[turn[unit]] <= 0:
+                marks = keep & loose & boundary & np.repeat(turn == turn[unit], lengths)
                 keep[marks] = False
                 excess -= int(np.count_nonzero(marks))
         keep[-int(lengths[-1]) :] = True
