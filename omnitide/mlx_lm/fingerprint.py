@@ -1,4 +1,4 @@
-"""What a saved cache must fit, as plain values and a hash: model, options, marks of the tokenizer."""
+"""What a saved cache must fit, as plain values and a hash: model, options and marks."""
 
 from __future__ import annotations
 

@@ -126,7 +126,9 @@ def learn_markers(tokenizer: Any) -> Markers:
         head = ids_of(system[0])
         head = head[1:] if head and head[0] == bos else head
         opens(head, UnitKind.SYSTEM)
-    closers -= {o.ids[0] for o in openers}
+    # A role that the template was not shown, as a tool's, opens a turn with the same special token.
+    for first in {o.ids[0] for o in openers if len(o.ids) > 1 and o.ids[0] in special}:
+        opens((first,), UnitKind.TEXT)
     return Markers(tokenizer, bos, openers, closers, space)
 
 

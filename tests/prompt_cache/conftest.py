@@ -187,7 +187,7 @@ def _weights(seed: int) -> Callable[[Any], Any]:
 
 @pytest.fixture(scope="session")
 def tiny_model() -> Callable[..., Any]:
-    """`tiny_model(name, seed=0, dtype=None)`: a new model each time, since it may be listened to."""
+    """`tiny_model(name, seed=0, dtype=None)`: a new one each time, for it may be listened to."""
 
     def build(name: str, seed: int = 0, dtype: Any = None) -> Any:
         module, extra = MODELS[name]

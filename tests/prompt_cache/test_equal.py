@@ -36,9 +36,7 @@ def generated(model: Any, prompt: Any, caches: list[Any], step: int) -> tuple[li
             mx.array(prompt), model, max_tokens=24, prompt_cache=caches, prefill_step_size=step
         )
     )
-    return [int(t) for t, _ in pairs], np.array(
-        mx.stack([p for _, p in pairs]).astype(mx.float32)
-    )
+    return [int(t) for t, _ in pairs], np.array(mx.stack([p for _, p in pairs]).astype(mx.float32))
 
 
 @pytest.mark.parametrize("step", [7, 2048])

@@ -1,7 +1,7 @@
 """After evictions: against keys that were never rotated, and against a rotation in float64.
 
-The oracle is mlx-lm's model with a cache that keeps keys as they are before the rotation and rotates
-all of them anew, from position 0, in every pass. So it knows nothing of turning.
+The oracle is mlx-lm's model with a cache that keeps keys as they are before the rotation and
+rotates all of them anew, from position 0, in every pass. So it knows nothing of turning.
 """
 
 from __future__ import annotations

@@ -79,16 +79,18 @@ def test_a_conversation_with_its_tokenizer(
 ) -> None:
     model, words = tiny_model("llama"), tokenizer("chatml")
     caches = small(model, tokenizer=words)
-    talk = [
-        {"role": role, "content": " ".join(["w1"] * 20)} for role in ("user", "assistant") * 4
-    ]
-    feed(model, caches, np.array(words.apply_chat_template(talk)))
+    talk = [{"role": role, "content": " ".join(["w1"] * 20)} for role in ("user", "assistant") * 4]
+    ids = np.array(words.apply_chat_template(talk))
+    feed(model, caches, ids[:-20])  # in the middle of a turn
     path = save_prompt_cache(tmp_path / "talk", caches, model)
     loaded = load_prompt_cache(path, model, tokenizer=words)
-    one, other = caches[0].ledger.state.history, loaded[0].ledger.state.history
-    assert one.units == other.units
-    for column in ("token", "unit", "span", "role", "order", "position", "slot"):
-        np.testing.assert_array_equal(one.cells[column], other.cells[column])
+    for more in (None, np.concatenate([ids[-20:], ids])):
+        if more is not None:
+            np.testing.assert_array_equal(feed(model, loaded, more), feed(model, caches, more))
+        one, other = caches[0].ledger.state.history, loaded[0].ledger.state.history
+        assert one.units == other.units
+        for column in ("token", "unit", "span", "role", "order", "position", "slot"):
+            np.testing.assert_array_equal(one.cells[column], other.cells[column])
     with pytest.raises(CacheFileError, match="saved with a tokenizer; give load_prompt_cache"):
         load_prompt_cache(path, model)
     with pytest.raises(CacheFileError, match="for another tokenizer: markers"):

@@ -92,7 +92,7 @@ def test_a_model_that_scales_keys_by_position_is_found_out(
             return super().__call__(x, offset) * scale
 
     inner.__class__ = Scaled
-    with pytest.raises(BackendError, match="layer 1 of llama .* no rotary embedding turns a key"):
+    with pytest.raises(BackendError, match=r"layer 1 of llama .* no rotary embedding turns a key"):
         make_prompt_cache(model)
 
 

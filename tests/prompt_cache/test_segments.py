@@ -26,7 +26,7 @@ def units_of(tokenizer: Any, text: str, longest: int = 1000, end: bool = True) -
     """The units of a text; `end` adds a turn so that the last one is complete."""
     markers = learn_markers(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False)
-    marks = [*markers.openers[-1].ids, *markers.openers[-1].space] if markers.openers else []
+    marks = [*markers.openers[0].ids, *markers.openers[0].space] if markers.openers else []
     tokens = np.array([*ids, *(marks if end else [])], np.int32)
     found = cut(tokens, Place(), markers, longest)
     return [(unit.kind.value, written(tokenizer, unit)) for unit in found.units]
@@ -91,9 +91,7 @@ def test_a_conversation_is_its_turns(name: str, tokenizer: Callable[[str], Any])
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_what_the_template_writes_is_recognised(
-    name: str, tokenizer: Callable[[str], Any]
-) -> None:
+def test_what_the_template_writes_is_recognised(name: str, tokenizer: Callable[[str], Any]) -> None:
     words = tokenizer(name)
     talk = [
         {"role": role, "content": f"w{i} w9"} for i, role in enumerate(["user", "assistant"] * 3)
@@ -110,6 +108,22 @@ def test_a_reply_that_was_generated_needs_no_line_break_after_it(
     assert units_of(tokenizer("chatml"), text) == [
         ("reply", "[<|im_start|>assistant\n]w3[<|im_end|>]"),
         ("prompt", "[<|im_start|>user\n]w4[<|im_end|>\n]"),
+    ]
+
+
+def test_words_behind_a_turn_belong_to_none(tokenizer: Callable[[str], Any]) -> None:
+    text = "<|im_start|>user\nw1<|im_end|>\nw5 w6"
+    assert units_of(tokenizer("chatml"), text) == [
+        ("prompt", "[<|im_start|>user\n]w1[<|im_end|>\n]"),
+        ("text", "w5 w6"),
+    ]
+
+
+def test_a_role_that_is_not_known_opens_a_turn(tokenizer: Callable[[str], Any]) -> None:
+    text = "<|im_start|>user\nw1<|im_end|>\n<|im_start|>w7\nw8<|im_end|>\n"
+    assert units_of(tokenizer("chatml"), text) == [
+        ("prompt", "[<|im_start|>user\n]w1[<|im_end|>\n]"),
+        ("text", "[<|im_start|>]w7\nw8[<|im_end|>\n]"),
     ]
 
 
@@ -184,11 +198,11 @@ def test_a_template_that_fails_leaves_the_marks_that_are_known(
     assert markers.openers == ()
     assert markers.closers == {tokenizer("plain").eos_token_id}
     kinds = [o.kind for o in learn_markers(tokenizer("gemma")).openers]
-    assert sorted(kinds) == ["prompt", "reply"]  # its template refuses the system
+    assert sorted(kinds) == ["prompt", "reply", "text"]  # its template refuses the system
 
 
 def test_what_is_no_tokenizer_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the one that mlx_lm.load returns; str has no decode"):
+    with pytest.raises(ConfigError, match=r"the one that mlx_lm\.load returns; str has no decode"):
         learn_markers("tokenizer")
 
 

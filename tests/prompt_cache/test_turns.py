@@ -1,4 +1,4 @@
-"""The policy of turns and paragraphs: an example by hand, and properties on random conversations."""
+"""The policy of turns and paragraphs: an example by hand, properties on random conversations."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def test_what_stays_reads_as_a_conversation(
         paragraphs = [before[i] for i in range(int(bool(system)), first[0]) if before[i][1]]
         ahead = sum(sum(paragraph) for paragraph in paragraphs)
         assert ahead <= head
-        gone = [i for i in range(first[0] + 1, newest) if before[i][1] and not now.get(i, (0, 0))[1]]
-        assert all(
-            now.get(i, (0, 0))[1] == 0 for i in range(first[0] + 1, max(gone, default=0))
-        )
+        gone = [
+            i for i in range(first[0] + 1, newest) if before[i][1] and not now.get(i, (0, 0))[1]
+        ]
+        assert all(now.get(i, (0, 0))[1] == 0 for i in range(first[0] + 1, max(gone, default=0)))
     fixed = (sum(before[0]) if system else 0) + head + sum(before[newest])
     marks = sum(m for i, (m, _) in now.items() if i != newest)  # of turns that have words left
     assert len(after) <= max(low, fixed + marks)
@@ -150,9 +150,9 @@ def test_a_second_cut_goes_on_where_the_first_one_ended() -> None:
 
 
 def test_policies_that_need_attention_mass_are_refused() -> None:
-    assert list(TEXT_POLICIES)[0] == "turns"
+    assert next(iter(TEXT_POLICIES)) == "turns"
     assert "h2o" not in TEXT_POLICIES
     with pytest.raises(ConfigError, match=r"\[mlx-lm\] h2o chooses by attention mass"):
         make_text_policy("h2o")
-    with pytest.raises(ConfigError, match="policy must be one of turns, .*; got 'best'"):
+    with pytest.raises(ConfigError, match=r"policy must be one of turns, .*; got 'best'"):
         make_text_policy("best")
