@@ -190,7 +190,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if not path.is_file():
         raise CacheFileError(f"[mlx-lm] there is no prompt cache at {path}")
     try:
-        arrays, texts = mx.load(str(path), return_metadata=True)
+        loaded: Any = mx.load(str(path), return_metadata=True)
+        arrays, texts = loaded
         mx.eval(arrays)
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise CacheFileError(f"[mlx-lm] can't read {path}: {reason_of(error)}") from error

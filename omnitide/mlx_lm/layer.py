@@ -128,7 +128,7 @@ class BoundedKVCache:
         options = CacheOptions("full", RetentionConfig())
         cache = cls(Detached(options, make_text_policy("full")), 0)
         cache.meta_state = meta_state
-        cache.state = state  # type: ignore[assignment]
+        cache.state = state
         return cache
 
     @property

@@ -8,7 +8,6 @@ remembers the ids of the last call. Weights, names of parameters and results sta
 from __future__ import annotations
 
 import threading
-from functools import cache
 from typing import Any
 
 import mlx.nn as nn
@@ -56,7 +55,6 @@ def leave(embedding: Any) -> None:
         embedding.__class__ = type(embedding).__mro__[1]
 
 
-@cache
 def _listening(kind: type) -> type:
     def call(self: Any, ids: Any) -> Any:
         self.omnitide_heard.ids = ids

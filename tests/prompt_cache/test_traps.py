@@ -281,8 +281,8 @@ def test_the_newest_tokens_can_be_taken_back_right_after_an_eviction(
         np.testing.assert_array_equal(np.array(cache.keys_and_values()[0])[:, :, :-4], old)
     # Keys as written of rows that were written over must not come back at the next eviction.
     assert trim_prompt_cache(caches, 4) == 4
-    feed(model, caches, text(60, seed=2))
-    assert cache_stats(caches).evictions >= 3
+    feed(model, caches, text(24, seed=2))
+    assert cache_stats(caches).evictions == 2
     np.testing.assert_allclose(
         np.array(caches[0].keys_and_values()[0]), first_keys(model, held(caches)), atol=1e-5
     )
