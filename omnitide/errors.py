@@ -35,6 +35,14 @@ class BackendError(OmnitideError):
     """A backend or a device is missing; the message says what to install."""
 
 
+class MissingPackageError(BackendError, ImportError):
+    """A package that an optional part needs is not installed; the message says which."""
+
+
+class CacheFileError(OmnitideError):
+    """A prompt cache can't be saved, or a file does not hold one that fits."""
+
+
 class SessionError(OmnitideError):
     """A session was used in an order that makes no sense, as a reply after what came behind it."""
 
