@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omnitide.backend import Array, Backend, Matrix, Pools
+from omnitide.backend import Array, Backend, Matrix, Pools, Weight
 from omnitide.step import Step
 
-Weights = Mapping[str, Array]
-"""Arrays by canonical tensor name."""
+Weights = Mapping[str, Weight]
+"""Arrays by canonical tensor name; matrices may be quantised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x @ weight.T + bias; weight (out, in), bias (out,) or None."""
+    """x @ weight.T + bias; weight (out, in), an array or quantised, bias (out,) or None."""
 
-    weight: Array
+    weight: Weight
     bias: Array | None = None
 
     @classmethod

@@ -14,12 +14,16 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.pages import Slots
+from omnitide.quantized import QuantizedWeight
 from omnitide.step import Step
 
 Array = Any
 """An array of the backend's own library."""
 
-Matrix = tuple[Array, Array | None]
+Weight = Array | QuantizedWeight
+"""A matrix (out, in): an array, or packed in few bits with its arrays on the backend."""
+
+Matrix = tuple[Weight, Array | None]
 """Weight (out, in) and bias (out,) of a linear layer."""
 
 P = ParamSpec("P")
@@ -93,13 +97,16 @@ class Backend(Protocol):
         """Arrays joined along an axis."""
         ...
 
-    def take(self, array: Array, rows: ArrayLike) -> Array:
-        """Rows of an array by int indices (host), shape (num_rows, ...)."""
+    def take(self, array: Weight, rows: ArrayLike) -> Array:
+        """Rows of an array by int indices (host), shape (num_rows, ...).
+
+        Of a `QuantizedWeight`, the rows dequantised.
+        """
         ...
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+        self, x: Array, weight: Weight, bias: Array | None = None, residual: Array | None = None
     ) -> Array:
         """x @ weight.T + bias + residual.
 
