@@ -67,6 +67,7 @@ class Backend(Protocol):
     dtype: str  # of weights, activations and pools: "float32", "float64", "float16", "bfloat16"
     device: str  # in words
     prefill_step: int  # most tokens of one forward pass; longer units are prefilled in pieces
+    quantized_modes: frozenset[str]  # modes of `QuantizedWeight` that it computes with
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -78,7 +79,10 @@ class Backend(Protocol):
         ...
 
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
-        """The named tensors of a safetensors file, in the backend's dtype."""
+        """The named tensors of a safetensors file: floats in the backend's dtype.
+
+        uint32 and uint8, the parts of quantised matrices, stay as they are.
+        """
         ...
 
     def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Array:

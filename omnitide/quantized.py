@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+MODES = ("affine", "mxfp4", "nvfp4")
+"""How elements and scales make values."""
+
 WORD_BITS = 32
 """Bits of one element of `packed`."""
 

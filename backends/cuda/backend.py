@@ -31,7 +31,7 @@ from omnitide.backends.cuda.norms import Norms
 from omnitide.backends.cuda.paged import PagedCache
 from omnitide.backends.cuda.sampling import Sampling
 from omnitide.backends.pools import check_migrate, check_queries, check_rows, pool_shape
-from omnitide.backends.weights import read_tensors
+from omnitide.backends.weights import converted, read_tensors
 from omnitide.backends.worker import Worker
 from omnitide.pages import Slots
 from omnitide.step import Step
@@ -52,6 +52,7 @@ class CudaBackend:
 
     name = "cuda"
     prefill_step = 4096
+    quantized_modes = frozenset({"affine"})
 
     def __init__(self, dtype: str, device: Device) -> None:
         self.dtype = dtype
@@ -85,7 +86,7 @@ class CudaBackend:
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
         """The named tensors, read and converted one at a time."""
         return {
-            name: cp.asarray(values.astype(self._dtype))
+            name: cp.asarray(converted(values, self._dtype))
             for name, values in read_tensors(path, names)
         }
 

@@ -15,10 +15,10 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from omnitide.backend import Array, Pools
+from omnitide.backend import Array, Pools, Weight
 from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
-from omnitide.backends.mlx import attention
+from omnitide.backends.mlx import attention, quantized
 from omnitide.backends.mlx.launch import Launch
 from omnitide.backends.mlx.paged import PagedAttention, has_instances
 from omnitide.backends.mlx.step_arrays import DeviceStep
@@ -31,10 +31,11 @@ from omnitide.backends.pools import (
     grow_each,
     pool_shape,
 )
-from omnitide.backends.weights import read_tensors, stored_dtypes
+from omnitide.backends.weights import PACKED, read_tensors, stored_dtypes
 from omnitide.backends.worker import Worker
 from omnitide.errors import BackendError
 from omnitide.pages import PAGE_SIZE, Slots
+from omnitide.quantized import MODES, QuantizedWeight
 from omnitide.step import Step
 
 P = ParamSpec("P")
@@ -54,6 +55,7 @@ class MlxBackend(Composed):
     """
 
     name = "mlx"
+    quantized_modes = frozenset(MODES)
 
     def __init__(
         self,
@@ -111,11 +113,15 @@ class MlxBackend(Composed):
         dtypes = stored_dtypes(path, names)
         if "F64" in dtypes.values():
             # MLX's own reader refuses a file that holds float64.
-            return {name: self.asarray(values) for name, values in read_tensors(path, dtypes)}
+            return {
+                name: mx.array(values) if values.dtype.kind == "u" else self.asarray(values)
+                for name, values in read_tensors(path, dtypes)
+            }
         stored: Any = mx.load(str(path))
         tensors = {}
-        for name in dtypes:
-            tensors[name] = stored.pop(name).astype(self._dtype)
+        for name, dtype in dtypes.items():
+            tensor = stored.pop(name)
+            tensors[name] = tensor if dtype in PACKED else tensor.astype(self._dtype)
             mx.eval(tensors[name])
         return tensors
 
@@ -136,17 +142,24 @@ class MlxBackend(Composed):
         checks.check_concat(arrays, axis)
         return mx.concatenate(list(arrays), axis=axis)
 
-    def take(self, array: Array, rows: ArrayLike) -> Array:
+    def take(self, array: Weight, rows: ArrayLike) -> Array:
         """Rows by int indices."""
         indices = checks.check_ints("take", "rows", rows, array.shape[0])
-        return mx.take(array, mx.array(indices.astype(np.int32)), axis=0)
+        at = mx.array(indices.astype(np.int32))
+        if isinstance(array, QuantizedWeight):
+            return quantized.rows(array, at, self._dtype)
+        return mx.take(array, at, axis=0)
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+        self, x: Array, weight: Weight, bias: Array | None = None, residual: Array | None = None
     ) -> Array:
         """x @ weight.T + bias + residual."""
         checks.check_linear(x, weight, bias, residual)
+        if isinstance(weight, QuantizedWeight):
+            out = quantized.product(x, weight)
+            out = out if bias is None else out + bias
+            return out if residual is None else residual + out
         out = x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
         return out if residual is None else residual + out
 

@@ -23,9 +23,12 @@ from omnitide.backends.pools import (
     pool_shape,
 )
 from omnitide.backends.reference import attention, gelu
-from omnitide.backends.weights import read_tensors
+from omnitide.backends.reference.quantized import quantized_product
+from omnitide.backends.weights import converted, read_tensors
 from omnitide.backends.worker import Worker
+from omnitide.dequantize import dequantize
 from omnitide.pages import PAGE_SIZE, Slots
+from omnitide.quantized import MODES, QuantizedWeight
 from omnitide.step import Step
 
 P = ParamSpec("P")
@@ -37,6 +40,7 @@ class ReferenceBackend(Composed):
     """`Backend` on NumPy arrays. Operations are described there."""
 
     name = "reference"
+    quantized_modes = frozenset(MODES)
 
     def __init__(self, dtype: str, device: str) -> None:
         self.dtype = dtype
@@ -55,7 +59,7 @@ class ReferenceBackend(Composed):
 
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Floats]:
         """The named tensors, converted one at a time."""
-        return {name: values.astype(self._dtype) for name, values in read_tensors(path, names)}
+        return {name: converted(values, self._dtype) for name, values in read_tensors(path, names)}
 
     def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Floats:
         """Normal values."""
@@ -73,18 +77,30 @@ class ReferenceBackend(Composed):
         checks.check_concat(arrays, axis)
         return np.concatenate(arrays, axis=axis)
 
-    def take(self, array: Floats, rows: ArrayLike) -> Floats:
+    def take(self, array: Floats | QuantizedWeight, rows: ArrayLike) -> Floats:
         """Rows by int indices."""
-        return array[checks.check_ints("take", "rows", rows, array.shape[0])]
+        indices = checks.check_ints("take", "rows", rows, array.shape[0])
+        if isinstance(array, QuantizedWeight):
+            return dequantize(array, self._dtype, indices)
+        return array[indices]
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Floats, weight: Floats, bias: Floats | None = None, residual: Floats | None = None
+        self,
+        x: Floats,
+        weight: Floats | QuantizedWeight,
+        bias: Floats | None = None,
+        residual: Floats | None = None,
     ) -> Floats:
         """x @ weight.T + bias + residual."""
         checks.check_linear(x, weight, bias, residual)
         # One matrix product, not one for each leading index.
-        out: Floats = x.reshape(-1, x.shape[-1]) @ weight.T
+        flat = x.reshape(-1, x.shape[-1])
+        out: Floats = (
+            quantized_product(flat, weight)
+            if isinstance(weight, QuantizedWeight)
+            else flat @ weight.T
+        )
         if bias is not None:
             out += bias
         out = out.reshape(*x.shape[:-1], weight.shape[0])
