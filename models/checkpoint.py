@@ -13,7 +13,14 @@ from typing import Any
 
 from omnitide.backend import Array, Backend, Weight
 from omnitide.errors import CheckpointError
-from omnitide.models.headers import FLOAT_TYPES, Shape, TensorInfo, read_headers, read_json
+from omnitide.models.headers import (
+    CONVERSION_FILE,
+    FLOAT_TYPES,
+    Shape,
+    TensorInfo,
+    read_headers,
+    read_json,
+)
 from omnitide.models.quantized import (
     QuantizedInfo,
     QuantizedParts,
@@ -52,6 +59,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
             missing, incomplete or pickled.
     """
     config = read_config(folder)
+    if read_json(folder / CONVERSION_FILE, missing={"finished": True}).get("finished") is not True:
+        raise CheckpointError(
+            f"[checkpoint] the conversion in {folder} has not finished; run `omnitide convert` "
+            "again with the same options, it goes on where it stopped"
+        )
     generation = read_json(folder / "generation_config.json", missing={})
     return Checkpoint(folder, config, generation, read_headers(folder))
 

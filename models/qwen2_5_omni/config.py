@@ -140,15 +140,9 @@ def parse_config(config: Mapping[str, Any]) -> ThinkerConfig:
 
     Raises:
         CheckpointError: A value is missing or out of range, values contradict each other, or the
-            checkpoint uses something that is not supported (quantised weights, scaled rotary
-            embedding, sliding window).
+            checkpoint uses something that is not supported (scaled rotary embedding, sliding
+            window).
     """
-    for key in ("quantization", "quantization_config"):
-        if config.get(key):
-            raise CheckpointError(
-                f"[config] weights must be in full precision, config.json has {key!r}; quantised "
-                "checkpoints are not supported: take the original one"
-            )
     root = Section(config, "config.json")
     if config.get("thinker_config") is not None:
         root = root.section("thinker_config")

@@ -10,6 +10,7 @@ from typing import Any
 from omnitide import __version__
 from omnitide.backends import BACKENDS
 from omnitide.cli.bench_options import add_bench
+from omnitide.cli.convert_options import add_convert
 from omnitide.cli.migration import add_migration
 from omnitide.cli.options import (
     Parser,
@@ -52,6 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.set_defaults(command=lambda _: _print_help(parser), program=parser.prog)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_generate(commands)
+    add_convert(commands)
     _add_env(commands)
     _add_selftest(commands)
     _add_models(commands)
