@@ -12,6 +12,7 @@ class Composed:
     """A mixin: fused operations in terms of the plain ones, and passes that just run."""
 
     prefill_step = PREFILL_STEP
+    pool_arrays = 2
 
     def project(
         self: Backend, x: Array, norm_weight: Array, eps: float, matrices: Sequence[Matrix]

@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from pathlib import Path
 
 from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.model import ModelSpec
 from omnitide.models import find_family
-from omnitide.models.checkpoint import Checkpoint, WeightInfo, open_checkpoint
+from omnitide.models.checkpoint import (
+    Checkpoint,
+    WeightInfo,
+    open_checkpoint,
+    stored_tensors,
+)
+from omnitide.models.quantized import QuantizedInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,34 @@ class ModelOutline:
     largest_media_unit: Callable[[MediaOptions], int]
     pass_values: Callable[[int], int]
     encoder_values: Callable[[MediaOptions], int]
+
+    def weight_bytes(self, itemsize: int) -> int:
+        """Bytes of all weights on a backend whose floats have `itemsize` bytes."""
+        return sum(_bytes_of(info, itemsize) for info in self.weights.values())
+
+    def largest_weight(self, itemsize: int) -> int:
+        """Bytes of the largest weight there."""
+        return max(_bytes_of(info, itemsize) for info in self.weights.values())
+
+    def largest_dequantized(self) -> int:
+        """Values of the largest quantised matrix that a pass multiplies many rows by; 0 if none.
+
+        The vocabulary is not: its product is made for the last token alone.
+        """
+        return max(
+            (
+                prod(info.shape)
+                for info in self.weights.values()
+                if isinstance(info, QuantizedInfo) and info.shape[0] != self.spec.vocab_size
+            ),
+            default=0,
+        )
+
+
+def _bytes_of(info: WeightInfo, itemsize: int) -> int:
+    """Floats take the backend's size; parts of quantised matrices stay as stored."""
+    sizes = {"U32": 4, "U8": 1}
+    return sum(prod(t.shape) * sizes.get(t.dtype, itemsize) for t in stored_tensors(info))
 
 
 def outline_of(checkpoint: Checkpoint, name: str) -> ModelOutline:

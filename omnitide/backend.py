@@ -68,6 +68,7 @@ class Backend(Protocol):
     device: str  # in words
     prefill_step: int  # most tokens of one forward pass; longer units are prefilled in pieces
     quantized_modes: frozenset[str]  # modes of `QuantizedWeight` that it computes with
+    pool_arrays: int  # of a layer: keys, values, and turned keys where it keeps them
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:

@@ -53,6 +53,7 @@ class CudaBackend:
     name = "cuda"
     prefill_step = 4096
     quantized_modes = frozenset({"affine"})
+    pool_arrays = 3
 
     def __init__(self, dtype: str, device: Device) -> None:
         self.dtype = dtype

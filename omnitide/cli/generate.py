@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from rich.console import Console
 
 from omnitide.cli import FAILED, GONE, INTERRUPTED
+from omnitide.cli.dry_run import dry_run
 from omnitide.cli.progress import make_meter
 from omnitide.cli.report import as_json, table
 from omnitide.cli.request import Request, read_request
@@ -41,6 +42,8 @@ def generate(options: argparse.Namespace) -> int:
         BrokenPipeError: Nobody reads what is reported.
     """
     request = read_request(options)
+    if request.dry_run:
+        return dry_run(request)
     screen = PlainConsole(stderr=True)
     with _open_trace(request) as trace, _open_media(request) as stream:
         session = _open_session(request)

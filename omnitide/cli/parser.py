@@ -80,6 +80,7 @@ def _add_generate(commands: Any) -> None:
     text(parser, "FILE", "sound to follow; beside --video, instead of the film's", "--audio")
     texts(parser, "FILE", "still picture before the stream", "--image")
     text(parser, "FILE", "record the stream's units for omnitide simulate", "--trace")
+    switch(parser, "print the memory that this needs, and load no weights", "--dry-run")
     switch(parser, "print one JSON object instead of words and table", "--json")
     switch(
         parser,

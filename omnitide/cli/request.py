@@ -50,6 +50,7 @@ class Request:
         kept: The retention options that were given, by name.
         policy, layout, migration, max_kv_size, backend, dtype: As in `Session` and `load`.
         trace: File to record the units in, or None.
+        dry_run: Whether to tell the memory only.
         as_json, verbose: How to report.
     """
 
@@ -70,6 +71,7 @@ class Request:
     backend: str
     dtype: str | None
     trace: str | None
+    dry_run: bool
     as_json: bool
     verbose: bool
 
@@ -114,6 +116,7 @@ def read_request(options: argparse.Namespace) -> Request:
         backend=options.backend,
         dtype=options.dtype,
         trace=_named("--trace", options.trace),
+        dry_run=options.dry_run,
         as_json=options.json,
         verbose=options.verbose,
     )

@@ -1,0 +1,78 @@
+"""`omnitide generate --dry-run`: what the run would take, before a weight is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.table import Table
+
+from omnitide.backend import Backend
+from omnitide.backends import load_backend
+from omnitide.cli import FAILED
+from omnitide.cli.report import bytes_in_words
+from omnitide.cli.request import Request
+from omnitide.cli.terminal import PlainConsole, printable
+from omnitide.embedded import default_checkpoint
+from omnitide.memory import MemoryNeed, memory_need
+from omnitide.models.hub import resolve
+from omnitide.models.outline import ModelOutline, read_outline
+from omnitide.models.quantized import QuantizedInfo
+
+
+def dry_run(request: Request) -> int:
+    """Print what the run would take.
+
+    Returns:
+        0 if it fits this machine, else the code of a failure.
+
+    Raises:
+        OmnitideError: The run could not begin.
+    """
+    backend = load_backend(request.backend, request.dtype)
+    folder = default_checkpoint() if request.model is None else resolve(request.model)
+    outline = read_outline(folder, request.model or "embedded default")
+    need = backend.run(
+        memory_need,
+        outline,
+        backend,
+        policy=request.policy,
+        retention=request.retention(outline.defaults),
+        media=request.media,
+        system_prompt=request.system_prompt,
+        max_tokens=request.max_tokens,
+        max_kv_size=request.max_kv_size,
+    )
+    if request.as_json:
+        figures = {**asdict(need), "total_bytes": need.total_bytes, "fits": need.fits}
+        print(
+            json.dumps({"model": outline.spec.name, "backend": backend.name, **figures}, indent=2)
+        )
+    else:
+        _show(outline, backend, need)
+    return 0 if need.fits else FAILED
+
+
+def _show(outline: ModelOutline, backend: Backend, need: MemoryNeed) -> None:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(justify="right")
+    grid.add_column(overflow="fold")
+    packed = sum(isinstance(info, QuantizedInfo) for info in outline.weights.values())
+    kinds = f"{packed} of {len(outline.weights)} quantised" if packed else "none quantised"
+    token = bytes_in_words(need.token_bytes)
+    tokens = (
+        f"grows by {token} a token"
+        if need.kv_tokens is None
+        else f"at most {need.kv_tokens:,} tokens of {token}"
+    )
+    grid.add_row("weights", bytes_in_words(need.weight_bytes), f"{backend.dtype}, {kinds}")
+    grid.add_row("KV", bytes_in_words(need.kv_bytes), tokens)
+    grid.add_row("scratch", bytes_in_words(need.scratch_bytes), "estimated, at most")
+    grid.add_row("together", bytes_in_words(need.total_bytes), "")
+    grid.add_row("free", bytes_in_words(need.free_bytes), printable(backend.device))
+    console = PlainConsole(stderr=False)
+    console.print(printable(f"{outline.spec.name} on {backend.name}"), soft_wrap=True)
+    console.print(grid)
+    advice = "convert the model to fewer bits, or lower --max-kv-size or --max-pixels"
+    console.print("It fits." if need.fits else f"It does not fit: {advice}.", soft_wrap=True)

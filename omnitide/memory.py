@@ -1,0 +1,90 @@
+"""The memory that a session will take, told before a weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omnitide.backend import Backend
+from omnitide.capacity import CLOSING, plan_capacity
+from omnitide.config import MediaOptions, RetentionConfig
+from omnitide.figures import ITEMSIZES
+from omnitide.models.outline import ModelOutline
+from omnitide.pages import PAGE_SIZE
+from omnitide.policies import make_policy
+from omnitide.session import SMALLEST_UNIT_ROOM
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Bytes that a session takes on a backend, and bytes that there are.
+
+    Attributes:
+        weight_bytes: All weights.
+        kv_bytes: The pools, as large as they are at the start.
+        kv_tokens: Most tokens of the history; None: the pools grow with the stream.
+        token_bytes: Of one token in the pools.
+        scratch_bytes: At most held beside these: by a pass of the language model, by the encoders,
+            or while the largest weight is loaded. An estimate.
+        free_bytes: That can be allocated now.
+    """
+
+    weight_bytes: int
+    kv_bytes: int
+    kv_tokens: int | None
+    token_bytes: int
+    scratch_bytes: int
+    free_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All that is needed at once."""
+        return self.weight_bytes + self.kv_bytes + self.scratch_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is needed is free."""
+        return self.total_bytes <= self.free_bytes
+
+
+def memory_need(
+    outline: ModelOutline,
+    backend: Backend,
+    *,
+    policy: str,
+    retention: RetentionConfig,
+    media: MediaOptions,
+    system_prompt: str | None,
+    max_tokens: int,
+    max_kv_size: int | None,
+) -> MemoryNeed:
+    """What `Session` with these arguments will take. Call on the backend's thread.
+
+    Args:
+        outline: Of the model.
+        backend: Says its dtype, its pools, and what is free.
+        policy, retention, media, system_prompt, max_tokens, max_kv_size: As in `Session`.
+
+    Raises:
+        ConfigError: The numbers can't be met.
+    """
+    unit = max(outline.largest_media_unit(media), SMALLEST_UNIT_ROOM)
+    _, capacity = plan_capacity(
+        retention,
+        make_policy(policy).bounded,
+        outline.count_system(system_prompt),
+        unit,
+        max_tokens + CLOSING,
+        max_kv_size,
+    )
+    itemsize = ITEMSIZES[backend.dtype]
+    token = outline.spec.kv_bytes_per_token(itemsize) * backend.pool_arrays // 2
+    values = outline.pass_values(min(unit, backend.prefill_step)) + outline.largest_dequantized()
+    most = max(values, outline.encoder_values(media)) * itemsize
+    return MemoryNeed(
+        weight_bytes=outline.weight_bytes(itemsize),
+        kv_bytes=capacity.pages * PAGE_SIZE * token,
+        kv_tokens=capacity.tokens,
+        token_bytes=token,
+        scratch_bytes=max(most, outline.largest_weight(itemsize)),
+        free_bytes=backend.memory_free(),
+    )
