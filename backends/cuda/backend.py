@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from omnitide.backend import Array, Matrix, Pools
+from omnitide.backend import Array, Matrix, Pools, Weight
 from omnitide.backends import checks
 from omnitide.backends.cuda.arrays import copied, cp
 from omnitide.backends.cuda.attention import Attention
@@ -34,6 +34,7 @@ from omnitide.backends.pools import check_migrate, check_queries, check_rows, po
 from omnitide.backends.weights import converted, read_tensors
 from omnitide.backends.worker import Worker
 from omnitide.pages import Slots
+from omnitide.quantized import MODES, QuantizedWeight
 from omnitide.step import Step
 
 P = ParamSpec("P")
@@ -52,7 +53,7 @@ class CudaBackend:
 
     name = "cuda"
     prefill_step = 4096
-    quantized_modes = frozenset({"affine"})
+    quantized_modes = frozenset(MODES)
     pool_arrays = 3
 
     def __init__(self, dtype: str, device: Device) -> None:
@@ -110,16 +111,17 @@ class CudaBackend:
         checks.check_concat(arrays, axis)
         return cp.concatenate(list(arrays), axis=axis)
 
-    def take(self, array: Array, rows: ArrayLike) -> Array:
+    def take(self, array: Weight, rows: ArrayLike) -> Array:
         """Rows by int indices."""
-        indices = checks.check_ints("take", "rows", rows, array.shape[0])
-        return self._elementwise.take(
-            cp.ascontiguousarray(array), cp.asarray(indices.astype(np.int32))
-        )
+        checked = checks.check_ints("take", "rows", rows, array.shape[0])
+        indices = cp.asarray(checked.astype(np.int32))
+        if isinstance(array, QuantizedWeight):
+            return self._matrices.take(array, indices, self._dtype)
+        return self._elementwise.take(cp.ascontiguousarray(array), indices)
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+        self, x: Array, weight: Weight, bias: Array | None = None, residual: Array | None = None
     ) -> Array:
         """x @ weight.T + bias + residual."""
         checks.check_linear(x, weight, bias, residual)
