@@ -34,7 +34,7 @@ def dequantize(
     """
     chosen = slice(None) if rows is None else rows
     codes = unpack(weight.packed[chosen], weight.bits)
-    groups = codes.reshape(len(codes), -1, weight.group_size)
+    groups = codes.reshape(len(codes), weight.scales.shape[1], weight.group_size)
     scales = scale_values(weight.scales[chosen], weight.mode, dtype)[..., None]
     values: NDArray[Any]
     if weight.biases is None:
@@ -55,7 +55,7 @@ def unpack(packed: NDArray[np.uint32], bits: int) -> NDArray[np.uint8]:
     nibbles = np.empty((*octets.shape, 2), np.uint8)
     np.bitwise_and(octets, 15, out=nibbles[..., 0])
     np.right_shift(octets, 4, out=nibbles[..., 1])
-    return nibbles.reshape(len(octets), -1)
+    return nibbles.reshape(len(octets), 2 * octets.shape[1])
 
 
 def scale_values(scales: NDArray[Any], mode: str, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -9,21 +9,32 @@ from omnitide.quantized import QuantizedWeight
 
 
 def product(x: Array, weight: QuantizedWeight) -> Array:
-    """x (..., in) @ weight.T, shape (..., out), in x's dtype."""
-    return mx.quantized_matmul(
-        x,
+    """x (..., in) @ weight.T, shape (..., out), in x's dtype, accumulated in float32."""
+    if x.size == 0:  # MLX's kernel divides by the number of rows
+        return mx.zeros((*x.shape[:-1], weight.shape[0]), x.dtype)
+    scales, biases, given = weight.scales, weight.biases, x
+    if mx.default_device() == mx.Device(mx.cpu):
+        # There, MLX accumulates in the dtype of what it is given.
+        given = x.astype(mx.float32)
+        if biases is not None:
+            scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
+    out = mx.quantized_matmul(
+        given,
         weight.packed,
-        weight.scales,
-        weight.biases,
+        scales,
+        biases,
         transpose=True,
         group_size=weight.group_size,
         bits=weight.bits,
         mode=weight.mode,
     )
+    return out.astype(x.dtype)
 
 
 def rows(weight: QuantizedWeight, indices: Array, dtype: Array) -> Array:
     """The rows at int32 `indices`, dequantised, shape (num_rows, in)."""
+    if indices.size == 0:
+        return mx.zeros((0, weight.shape[1]), dtype)
     parts = (weight.packed, weight.scales, weight.biases)
     packed, scales, biases = (None if part is None else part[indices] for part in parts)
     return mx.dequantize(
