@@ -184,6 +184,17 @@ def test_dry_run_tells_what_a_session_takes(
     assert told["fits"] is True
 
 
+def test_dry_run_counts_turned_keys_where_a_backend_keeps_them(
+    call: Call, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("generate", "--dry-run", "--model", checkpoint, "--backend", "reference", "--json")
+    plain = call(*command).json()
+    name = "omnitide.backends.reference.backend.ReferenceBackend.pool_arrays"
+    monkeypatch.setattr(name, 3)
+    turned = call(*command).json()
+    assert 2 * turned["kv_bytes"] == 3 * plain["kv_bytes"]
+
+
 def test_dry_run_in_words(call: Call, checkpoint: Path) -> None:
     done = call("generate", "--dry-run", "--model", checkpoint, "--backend", "reference")
     assert done.code == 0

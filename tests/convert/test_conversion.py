@@ -160,15 +160,25 @@ def test_files_are_cut_by_size_and_indexed(
     assert index["metadata"]["total_size"] == sum(w.nbytes for w in many.values())
 
 
-def test_values_are_aligned_in_the_file(source: Path, tmp_path: Path, run: Run) -> None:
-    run(source, tmp_path / "out")
+def test_values_are_aligned_in_the_file(
+    source: Path, tmp_path: Path, run: Run, stored: Run
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "source"))
+    odd = {
+        "talker.a": np.ones(3, np.uint8),
+        "talker.b": np.ones(3, np.float16),
+        "talker.c": np.ones(3, np.float32),
+        "talker.d": np.ones(3, np.int64),
+    }
+    save_file(odd | stored(source), folder / "model.safetensors")
+    run(folder, tmp_path / "out")
     raw = (tmp_path / "out" / "model.safetensors").read_bytes()
     size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + size])
     assert header.pop("__metadata__") == {"format": "mlx"}
+    sizes = {"I64": 8, "F32": 4, "U32": 4, "BF16": 2, "F16": 2, "U8": 1}
     for entry in header.values():
-        align = 4 if entry["dtype"] == "U32" else 2
-        assert (8 + size + entry["data_offsets"][0]) % align == 0
+        assert (8 + size + entry["data_offsets"][0]) % sizes[entry["dtype"]] == 0
 
 
 @pytest.mark.parametrize("limit", [1 << 14, 1 << 16, 1 << 20])
@@ -334,8 +344,7 @@ def test_a_model_that_has_changed_does_not_go_on(
     with pytest.raises(Stopped):
         run(folder, tmp_path / "out")
     monkeypatch.undo()
-    weights = stored(folder)
-    save_file({n: w.astype(np.float32) for n, w in weights.items()}, folder / "model.safetensors")
+    save_file({n: -w for n, w in stored(folder).items()}, folder / "model.safetensors")
     with pytest.raises(ConfigError, match="or the model has changed"):
         run(folder, tmp_path / "out")
 
