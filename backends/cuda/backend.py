@@ -30,7 +30,13 @@ from omnitide.backends.cuda.memory import enough_memory
 from omnitide.backends.cuda.norms import Norms
 from omnitide.backends.cuda.paged import PagedCache
 from omnitide.backends.cuda.sampling import Sampling
-from omnitide.backends.pools import check_migrate, check_queries, check_rows, pool_shape
+from omnitide.backends.pools import (
+    check_kv_bits,
+    check_migrate,
+    check_queries,
+    check_rows,
+    pool_shape,
+)
 from omnitide.backends.weights import converted, read_tensors
 from omnitide.backends.worker import Worker
 from omnitide.pages import Slots
@@ -55,6 +61,7 @@ class CudaBackend:
     prefill_step = 4096
     quantized_modes = frozenset(MODES)
     pool_arrays = 3
+    kv_bits: frozenset[int] = frozenset()
 
     def __init__(self, dtype: str, device: Device) -> None:
         self.dtype = dtype
@@ -188,8 +195,16 @@ class CudaBackend:
         return self._attention.segments(q, k, v, tuple(lengths), scale)
 
     # -- the paged cache ------------------------------------------------------------------------
-    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
+    def new_pools(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        kv_bits: int | None = None,
+    ) -> Pools:
         """Pools, allocated at once: keys, values and turned keys."""
+        check_kv_bits(kv_bits, self.kv_bits)
         shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
         return self._cache.new_pools(num_layers, shape, self._dtype)
 

@@ -162,7 +162,8 @@ class QuantizedMatVec:
         """Sizes for blocks of so many rows; None if no ring fits beside x."""
         width, group, bits = weight.shape[1], weight.group_size, weight.bits
         room = next(room for room in _TOKENS if room >= tokens)
-        packs = width // 8
+        even_groups = -(-width // (2 * group)) * 2
+        packs = even_groups * group // 8
         fold = min(group, 64)
         row_of_x = packs + 1 if fold == 64 else packs | 4
         static = 4 * 16 * room + 1024
@@ -175,7 +176,7 @@ class QuantizedMatVec:
             shared = (
                 warps * ring.slots * _TILE * _pitch(columns * bits // 8, fold * bits // 128)
                 + 16 * (tokens + norm) * row_of_x
-                + 4 * room * (width // group)
+                + 4 * room * even_groups
                 + tile * batch
             )
             if shared + static <= self._limit:

@@ -63,7 +63,7 @@ template <typename T, int BITS>
 __global__ void __launch_bounds__(THREADS)
     dequantize(const unsigned* codes, const T* scales, const T* shifts, const int* rows, T* out,
                long long size, int packs_of_row, int group_shift) {
-  auto make = [&](const Pack<BITS>& pack, long long from, float(&values)[8]) {
+  auto make = [&](const Pack<BITS>& pack, long long from, float (&values)[8]) {
     const long long group = from * 8 >> group_shift;
     const float scale = to_float(scales[group]), shift = to_float(shifts[group]);
 #pragma unroll
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(THREADS)
 // E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same below 0.
 __device__ __forceinline__ float float4_value(int code) {
   const int exponent = code >> 1 & 3, mantissa = code & 1;
-  const float size = exponent == 0 ? 0.5f * mantissa
-                                   : __int_as_float((126 + exponent) << 23 | mantissa << 22);
+  const float size =
+      exponent == 0 ? 0.5f * mantissa : __int_as_float((126 + exponent) << 23 | mantissa << 22);
   return code & 8 ? -size : size;
 }
 
@@ -100,7 +100,7 @@ template <typename T, int GROUP>
 __global__ void __launch_bounds__(THREADS)
     dequantize_float4(const unsigned* codes, const unsigned char* scales, const int* rows, T* out,
                       long long size, int packs_of_row) {
-  auto make = [&](const Pack<4>& pack, long long from, float(&values)[8]) {
+  auto make = [&](const Pack<4>& pack, long long from, float (&values)[8]) {
     const int code = scales[from * 8 / GROUP];
     const float scale = GROUP == 32 ? power_value(code) : float8_value(code);
 #pragma unroll

@@ -7,7 +7,7 @@ __device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
   return __half22float2(*reinterpret_cast<__half2*>(&pair));
 }
 __device__ __forceinline__ float2 unpack_two(unsigned pair, __nv_bfloat16) {
-  return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&pair));
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
 // Eight neighbours as they lie in memory, and in float.

@@ -20,6 +20,10 @@ __device__ __forceinline__ unsigned fuse_two(unsigned a, unsigned b, unsigned c,
   return d;
 }
 
+// A constant that the assembler can't know, as blocks are one thread high: it would move a known
+// one to a register anew before most of its uses.
+__device__ __forceinline__ unsigned kept(unsigned constant) { return constant + blockDim.y - 1; }
+
 // Parts of the codes of a word: nibbles I and I + 4, as numbers. Those of 4 bits are codes. Of 8
 // bits, I even gives the lower halves of codes I / 2 and I / 2 + 2, I odd their upper halves, times
 // 16: a code is the sum of its halves. `of` gives parts with a power added, LOWER for even I and
@@ -29,17 +33,19 @@ struct Parts;
 
 template <int BITS>
 struct Parts<__nv_bfloat16, BITS> {
+  const unsigned mask = kept(0x000f000fu);
+
   static constexpr unsigned ONE = 0x3f803f80u;
   static constexpr float LOWER = 128.0f, UPPER = BITS == 8 ? 2048.0f : 128.0f;
 
   template <int I>
-  __device__ __forceinline__ static unsigned of(unsigned word) {
+  __device__ __forceinline__ unsigned of(unsigned word) const {
     constexpr unsigned POWER = BITS == 8 && I % 2 == 1 ? 0x45004500u : 0x43004300u;
-    return ((word >> (4 * I)) & 0x000f000fu) | POWER;
+    return ((word >> (4 * I)) & mask) | POWER;
   }
 
   template <int I>
-  __device__ __forceinline__ static unsigned exact(unsigned word) {
+  __device__ __forceinline__ unsigned exact(unsigned word) const {
     constexpr unsigned MINUS = BITS == 8 && I % 2 == 1 ? 0xc500c500u : 0xc300c300u;
     return fuse_two(of<I>(word), ONE, MINUS, __nv_bfloat16());
   }
@@ -49,20 +55,22 @@ struct Parts<__nv_bfloat16, BITS> {
 // is taken away at once: it would cost the sums ten bits.
 template <int BITS>
 struct Parts<__half, BITS> {
+  const unsigned lower_mask = kept(0x000f000fu), upper_mask = kept(0x00f000f0u);
+
   static constexpr unsigned ONE = 0x3c003c00u;
   static constexpr float LOWER = 0.0f, UPPER = 0.0f;
 
   template <int I>
-  __device__ __forceinline__ static unsigned of(unsigned word) {
-    constexpr unsigned MASK = I % 2 == 1 ? 0x00f000f0u : 0x000f000fu;
+  __device__ __forceinline__ unsigned of(unsigned word) const {
+    const unsigned mask = I % 2 == 1 ? upper_mask : lower_mask;
     constexpr bool BY_16 = I % 2 == 1 && BITS == 4;
-    const unsigned nibbles = ((word >> (I / 2 * 8)) & MASK) | 0x64006400u;
+    const unsigned nibbles = ((word >> (I / 2 * 8)) & mask) | 0x64006400u;
     return fuse_two(nibbles, BY_16 ? 0x2c002c00u : ONE, BY_16 ? 0xd400d400u : 0xe400e400u,
                     __half());
   }
 
   template <int I>
-  __device__ __forceinline__ static unsigned exact(unsigned word) {
+  __device__ __forceinline__ unsigned exact(unsigned word) const {
     return of<I>(word);
   }
 };
@@ -70,11 +78,12 @@ struct Parts<__half, BITS> {
 // The values of a word, code * scale + shift, rounded once, in order, two a register; scale and
 // shift stand twice in theirs.
 template <typename T, int BITS>
-__device__ __forceinline__ void dequantize_word(unsigned (&values)[16 / BITS], unsigned word,
+__device__ __forceinline__ void dequantize_word(unsigned (&values)[16 / BITS],
+                                                const Parts<T, BITS>& parts_of, unsigned word,
                                                 unsigned scale, unsigned shift) {
-  using P = Parts<T, BITS>;
-  const unsigned parts[4] = {P::template exact<0>(word), P::template exact<1>(word),
-                             P::template exact<2>(word), P::template exact<3>(word)};
+  constexpr unsigned ONE = Parts<T, BITS>::ONE;
+  const unsigned parts[4] = {parts_of.template exact<0>(word), parts_of.template exact<1>(word),
+                             parts_of.template exact<2>(word), parts_of.template exact<3>(word)};
   if constexpr (BITS == 4) {
     unsigned held[4];
 #pragma unroll
@@ -84,8 +93,8 @@ __device__ __forceinline__ void dequantize_word(unsigned (&values)[16 / BITS], u
     values[2] = upper_halves(held[0], held[1]);
     values[3] = upper_halves(held[2], held[3]);
   } else {
-    const unsigned even = fuse_two(parts[0], P::ONE, parts[1], T());
-    const unsigned odd = fuse_two(parts[2], P::ONE, parts[3], T());
+    const unsigned even = fuse_two(parts[0], ONE, parts[1], T());
+    const unsigned odd = fuse_two(parts[2], ONE, parts[3], T());
     const unsigned first = fuse_two(even, scale, shift, T());
     const unsigned second = fuse_two(odd, scale, shift, T());
     values[0] = lower_halves(first, second);

@@ -11,8 +11,8 @@
 //               sums over part_columns columns each go there, and to nothing else
 //   Grid: ROWS rows of a matrix, TOKENS rows of x, and part_columns columns (a multiple of 8 groups
 //   and of 64) a block of 128 threads. Shared memory: the constant STAGE for each of STAGES stages,
-//   and 8 ROWS READ bytes for scales. Weights are rounded to T before they are multiplied, as if they had been stored so;
-//   sums in float.
+//   and 8 ROWS READ bytes for scales. Weights are rounded to T before they are multiplied, as if
+//   they had been stored so; sums in float.
 // join_parts  out_i = the sum of the parts + bias_i (+ residual), rounded once
 //   Grid: THREADS outputs of a token a block, tokens.
 //
@@ -27,9 +27,9 @@
 #include "vectors.cuh"
 
 constexpr int THREADS = 128;
-constexpr int ROWS = 128;     // of the weights, a block
-constexpr int COLUMNS = 64;   // a stage
-constexpr int READ = 8;       // groups of a row whose scales are copied at once
+constexpr int ROWS = 128;                  // of the weights, a block
+constexpr int COLUMNS = 64;                // a stage
+constexpr int READ = 8;                    // groups of a row whose scales are copied at once
 constexpr int X_PITCH = 2 * COLUMNS + 16;  // bytes from row to row of x; no bank is met twice
 
 template <int BITS>
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 
   let_successor_start();
   wait_for_predecessor();
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4,
+            c = lane % 4;
   Chosen<T> matrix{codes_0, scales_0, shifts_0, bias_0, out_0, height_0, 0};
   int tile = blockIdx.x;
   const int tiles_0 = (height_0 + ROWS - 1) / ROWS, tiles_1 = (height_1 + ROWS - 1) / ROWS;
@@ -123,8 +124,8 @@ __global__ void __launch_bounds__(THREADS, 2)
   const int codes_row = thread / CHUNKS, codes_at = thread % CHUNKS * 16;
   const int x_row = thread / X_CHUNKS, x_at = thread % X_CHUNKS * 8;
   const int code_bytes = width / 8 * BITS;  // of a row
-  const unsigned char* codes_from = reinterpret_cast<const unsigned char*>(matrix.codes) +
-                                    first_column / 8 * BITS + codes_at;
+  const unsigned char* codes_from =
+      reinterpret_cast<const unsigned char*>(matrix.codes) + first_column / 8 * BITS + codes_at;
   const T* x_from = x + static_cast<long long>(first_token + x_row) * width + first_column + x_at;
   auto copy_stage = [&](int step) {
     const unsigned stage = shared_address(shared) + step % STAGES<BITS> * STAGE<BITS, TOKENS>;
@@ -155,6 +156,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (step < steps) copy_stage(step);
     close_group();
   }
+  const Parts<T, BITS> parts_of;
   float total[2][GRID_TILES][4] = {};
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
@@ -167,9 +169,9 @@ __global__ void __launch_bounds__(THREADS, 2)
     const unsigned char* of_x = stage + ROWS * PITCH<BITS> + g * X_PITCH + c * 32;
     // The lane's 16 columns lie in one group.
     const int group = (first_column + step * COLUMNS + 16 * c) >> group_shift;
-    const unsigned short* scales =
-        reinterpret_cast<const unsigned short*>(scales_at) +
-        (step / steps_of_read % 2 * 2 * ROWS + warp * 32 + g) * READ + group % READ;
+    const unsigned short* scales = reinterpret_cast<const unsigned short*>(scales_at) +
+                                   (step / steps_of_read % 2 * 2 * ROWS + warp * 32 + g) * READ +
+                                   group % READ;
     Vector<unsigned, WORDS> codes[4];  // of rows g, g + 8, g + 16, g + 24
     unsigned scale[4], shift[4];
 #pragma unroll
@@ -188,8 +190,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int word = 0; word < WORDS_OF_PACK; ++word) {
           unsigned values[16 / BITS];
-          dequantize_word<T, BITS>(values, codes[i].at[pack * WORDS_OF_PACK + word], scale[i],
-                                   shift[i]);
+          dequantize_word<T, BITS>(values, parts_of, codes[i].at[pack * WORDS_OF_PACK + word],
+                                   scale[i], shift[i]);
 #pragma unroll
           for (int j = 0; j < 16 / BITS; ++j) weights[i][word * (16 / BITS) + j] = values[j];
         }
@@ -199,7 +201,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         const uint4 xs = *reinterpret_cast<const uint4*>(of_x + i * 8 * X_PITCH + pack * 16);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const unsigned(&upper)[4] = weights[2 * half], (&lower)[4] = weights[2 * half + 1];
+          const unsigned (&upper)[4] = weights[2 * half], (&lower)[4] = weights[2 * half + 1];
           multiply_add(total[half][i], upper[0], lower[0], upper[2], lower[2], xs.x, xs.z, T());
           multiply_add(total[half][i], upper[1], lower[1], upper[3], lower[3], xs.y, xs.w, T());
         }

@@ -15,10 +15,10 @@
 //
 // T: __half or __nv_bfloat16. A group's products with the codes are summed in float, then times its
 // scale, plus its shift times the sum of its x; one rounding at the end. Grid: any number of blocks
-// of 1 to 16 warps (8 for TOKENS 16), best one a multiprocessor; each takes an equal share of the rows. Shared
-// memory, in bytes: warps slots 16 pitch(columns BITS / 8) + 16 (tokens + norm) x_pitch(width) +
-// 4 TOKENS (width / GROUP + 16 warps batch (1 + gated)). Reference: `linear`, `rms_norm`, `swiglu`
-// of backends/reference/backend.py with the weights of omnitide/dequantize.py.
+// of 1 to 16 warps (8 for TOKENS 16), best one a multiprocessor; each takes an equal share of the
+// rows. Shared memory, in bytes: warps slots 16 pitch(columns BITS / 8) + 16 (tokens + norm)
+// x_pitch(width) + 4 TOKENS (width / GROUP + 16 warps batch (1 + gated)). Reference: `linear`,
+// `rms_norm`, `swiglu` of backends/reference/backend.py with the weights of omnitide/dequantize.py.
 //
 // A block's rows are cut into tiles of 16, a tile into pieces of `columns` columns, a multiple of
 // GROUP, at most 16 groups. The warps take the pieces in turn; each has `slots` (1 to 8) places of
@@ -36,7 +36,7 @@
 constexpr int TILE = 16;  // rows
 constexpr int MAX_WARPS = 16;
 [[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
-constexpr int READ = 8;  // scales of a row that are read at once
+constexpr int READ = 8;                        // scales of a row that are read at once
 
 // Chips with bulk copies use them, unless told not to, to test what the others do.
 #if __CUDA_ARCH__ >= 900 && !defined(PLAIN_COPIES)
@@ -99,29 +99,35 @@ __device__ __forceinline__ uint4 as_parts(uint4 x) {
 // sum += a tile's 8 columns a lane with a pack of x; of each row that the lane holds, the codes of
 // these columns. Lane 4 g + c holds of the tile rows g and g + 8.
 template <typename T, int BITS>
-__device__ __forceinline__ void multiply_pack(float (&sum)[4], const unsigned* upper,
-                                              const unsigned* lower, uint4 x) {
-  using P = Parts<T, BITS>;
+__device__ __forceinline__ void multiply_pack(float (&sum)[4], const Parts<T, BITS>& parts,
+                                              const unsigned* upper, const unsigned* lower,
+                                              uint4 x) {
   if constexpr (BITS == 4) {
-    multiply_add(sum, P::template of<0>(*upper), P::template of<0>(*lower),
-                 P::template of<1>(*upper), P::template of<1>(*lower), x.x, x.y, T());
-    multiply_add(sum, P::template of<2>(*upper), P::template of<2>(*lower),
-                 P::template of<3>(*upper), P::template of<3>(*lower), x.z, x.w, T());
+    multiply_add(sum, parts.template of<0>(*upper), parts.template of<0>(*lower),
+                 parts.template of<1>(*upper), parts.template of<1>(*lower), x.x, x.y, T());
+    multiply_add(sum, parts.template of<2>(*upper), parts.template of<2>(*lower),
+                 parts.template of<3>(*upper), parts.template of<3>(*lower), x.z, x.w, T());
   } else {
 #pragma unroll
     for (int word = 0; word < 2; ++word) {
       const unsigned u = upper[word], l = lower[word];
       const unsigned first = word == 0 ? x.x : x.z, second = word == 0 ? x.y : x.w;
-      multiply_add(sum, P::template of<0>(u), P::template of<0>(l), P::template of<1>(u),
-                   P::template of<1>(l), first, first, T());
-      multiply_add(sum, P::template of<2>(u), P::template of<2>(l), P::template of<3>(u),
-                   P::template of<3>(l), second, second, T());
+      multiply_add(sum, parts.template of<0>(u), parts.template of<0>(l), parts.template of<1>(u),
+                   parts.template of<1>(l), first, first, T());
+      multiply_add(sum, parts.template of<2>(u), parts.template of<2>(l), parts.template of<3>(u),
+                   parts.template of<3>(l), second, second, T());
     }
   }
 }
 
+// total += scale * sum + shift * sum_of_x
+__device__ __forceinline__ void add_group(float& total, float scale, float sum, float shift,
+                                          float sum_of_x) {
+  total = fmaf(scale, sum, fmaf(shift, sum_of_x, total));
+}
+
 template <typename T, int BITS, int GROUP, int TOKENS>
-__global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512)
+__global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     quantized_matvec(const T* x, const T* norm_weight, float eps, const unsigned* codes_0,
                      const unsigned* codes_1, const unsigned* codes_2, const T* scales_0,
                      const T* scales_1, const T* scales_2, const T* shifts_0, const T* shifts_1,
@@ -133,7 +139,8 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512)
   constexpr int WORDS = FOLD * BITS / 128;       // of codes of a row, a lane's share of these
   constexpr int PACKS = FOLD / 32;               // of x, the same
   constexpr int GRID_TILES = (TOKENS + 7) / 8;   // of 8 rows of x
-  using P = Parts<T, BITS>;
+  // What the codes of a group were multiplied by beside themselves.
+  constexpr float POWER = Parts<T, BITS>::LOWER + (BITS == 8 ? Parts<T, BITS>::UPPER : 0.0f);
 
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float squares[TOKENS * MAX_WARPS];
@@ -144,11 +151,13 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512)
   unsigned char* ring = shared + warp * slots * TILE * pitch;
   uint4* inputs = reinterpret_cast<uint4*>(shared + warps * slots * TILE * pitch);
   const int packs = width / 8;  // of a row of x
+  // Groups are multiplied by twos; x of one that isn't there is 0.
+  const int groups = width / GROUP, even_groups = (groups + 1) / 2 * 2;
+  const int even_packs = even_groups * (GROUP / 8);
   // Two tokens' packs that lanes read at once meet no bank twice.
-  const int x_pitch = PACKS == 2 ? packs + 1 : packs | 4;
-  const int groups = width / GROUP;
+  const int x_pitch = PACKS == 2 ? even_packs + 1 : even_packs | 4;
   float* sums = reinterpret_cast<float*>(inputs + (tokens + (norm_weight != nullptr)) * x_pitch);
-  float* partials = sums + groups * TOKENS;
+  float* partials = sums + even_groups * TOKENS;
 
   // Some blocks have one output more than others.
   const int all = gated ? height_0 : height_0 + height_1 + height_2;
@@ -295,13 +304,13 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512)
       scale = rsqrtf(square / width + eps);
     }
 #pragma unroll 1
-    for (int start = 0; start < packs; start += threads) {
+    for (int start = 0; start < even_packs; start += threads) {
       const int at = start + thread;
       float sum = 0.0f;
-      if (at < packs) {
+      if (at < even_packs) {
         uint4& held = inputs[token * x_pitch + at];
-        uint4 pack = held;
-        if (norm_weight != nullptr) {
+        uint4 pack = at < packs ? held : uint4{};
+        if (norm_weight != nullptr && at < packs) {
           pack = normalized<T>(pack, inputs[tokens * x_pitch + at], scale);
         }
         const Eight eight = Eight::of(pack, T());
@@ -313,7 +322,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512)
       for (int apart = 1; apart < GROUP / 8; apart *= 2) {
         sum += __shfl_xor_sync(ALL_LANES, sum, apart);
       }
-      if (at < packs && at % (GROUP / 8) == 0) sums[at / (GROUP / 8) * TOKENS + token] = sum;
+      if (at < even_packs && at % (GROUP / 8) == 0) sums[at / (GROUP / 8) * TOKENS + token] = sum;
     }
   }
   __syncthreads();
@@ -337,6 +346,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512)
 #pragma unroll
   for (int i = 0; i < GRID_TILES; ++i) given[i] = min(8 * i + g, tokens - 1) * x_pitch;
 
+  const Parts<T, BITS> parts;
   float total[GRID_TILES][4] = {};
   int slot = 0;
   [[maybe_unused]] unsigned parity = 0;
@@ -359,64 +369,67 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512)
       const int live = min(per_piece, groups - first_group);
       const unsigned char* codes = ring + slot * TILE * pitch + g * pitch + c * WORDS * 4;
       const uint4* packs_of_x = inputs + c * PACKS + first_group * (GROUP / 8);
+      const float* sums_of_x = sums + first_group * TOKENS + (TOKENS == 1 ? 0 : 2 * c);
 #pragma unroll 1
       for (int start = 0; start < live; start += READ) {
         const unsigned words[4] = {held[0].x, held[0].y, held[0].z, held[0].w};
         held[0] = held[1];
 #pragma unroll
-        for (int pair = 0; pair < READ / 2; ++pair) {
-          if (start + 2 * pair >= live) break;
-          unsigned of_rows[4];  // scales of rows g and g + 8, shifts of these
+        for (int group = 0; group < READ; group += 2) {
+          if (start + group >= live) break;
+          float2 of_rows[4];  // scales of rows g and g + 8 for both groups, then shifts
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            of_rows[i] = __shfl_sync(ALL_LANES, words[pair], 8 * i + g);
+            of_rows[i] = unpack_two(__shfl_sync(ALL_LANES, words[group / 2], 8 * i + g), T());
           }
+          // Beyond the last group, scales and shifts are 0 and x is finite.
+          float sum[2][GRID_TILES][4] = {};
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            // A group that isn't there has scales of 0; its neighbour stands in for its codes.
-            const int group = min(start + 2 * pair + half, live - 1);
-            float sum[GRID_TILES][4] = {};
 #pragma unroll
             for (int fold = 0; fold < GROUP / FOLD; ++fold) {
-              Vector<unsigned, WORDS> upper, lower;
-              const unsigned char* from = codes + (group * GROUP + fold * FOLD) * BITS / 8;
-              upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
-              lower = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
+              const int column = (group + half) * GROUP + fold * FOLD;
+              const unsigned char* from = codes + column * BITS / 8;
+              const auto upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
+              const auto lower =
+                  *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
 #pragma unroll
               for (int i = 0; i < GRID_TILES; ++i) {
 #pragma unroll
                 for (int pack = 0; pack < PACKS; ++pack) {
-                  const uint4 of_x =
-                      packs_of_x[given[i] + (group * GROUP + fold * FOLD) / 8 + pack];
-                  multiply_pack<T, BITS>(sum[i], upper.at + pack * (BITS / 4),
-                                         lower.at + pack * (BITS / 4), of_x);
+                  multiply_pack<T, BITS>(sum[half][i], parts, upper.at + pack * (BITS / 4),
+                                         lower.at + pack * (BITS / 4),
+                                         packs_of_x[given[i] + column / 8 + pack]);
                 }
               }
             }
+          }
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
             float of_row[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const float2 both = unpack_two(of_rows[i], T());
-              of_row[i] = half == 0 ? both.x : both.y;
-            }
-            const float upper_shift = of_row[2] - (P::LOWER + (BITS == 8) * P::UPPER) * of_row[0];
-            const float lower_shift = of_row[3] - (P::LOWER + (BITS == 8) * P::UPPER) * of_row[1];
-            const float* sums_of_x = sums + (first_group + group) * TOKENS;
+            for (int i = 0; i < 4; ++i) of_row[i] = half == 0 ? of_rows[i].x : of_rows[i].y;
+            const float upper_shift = of_row[2] - POWER * of_row[0];
+            const float lower_shift = of_row[3] - POWER * of_row[1];
+            const float* of_x = sums_of_x + (group + half) * TOKENS;
             if constexpr (TOKENS == 1) {
-              total[0][0] += of_row[0] * sum[0][0] + upper_shift * *sums_of_x;
-              total[0][2] += of_row[1] * sum[0][2] + lower_shift * *sums_of_x;
+              add_group(total[0][0], of_row[0], sum[half][0][0], upper_shift, *of_x);
+              add_group(total[0][2], of_row[1], sum[half][0][2], lower_shift, *of_x);
             } else {
 #pragma unroll
               for (int i = 0; i < GRID_TILES; ++i) {
-                const float2 of_x = *reinterpret_cast<const float2*>(sums_of_x + 8 * i + 2 * c);
-                total[i][0] += of_row[0] * sum[i][0] + upper_shift * of_x.x;
-                total[i][1] += of_row[0] * sum[i][1] + upper_shift * of_x.y;
-                total[i][2] += of_row[1] * sum[i][2] + lower_shift * of_x.x;
-                total[i][3] += of_row[1] * sum[i][3] + lower_shift * of_x.y;
+                const float2 both = *reinterpret_cast<const float2*>(of_x + 8 * i);
+                add_group(total[i][0], of_row[0], sum[half][i][0], upper_shift, both.x);
+                add_group(total[i][1], of_row[0], sum[half][i][1], upper_shift, both.y);
+                add_group(total[i][2], of_row[1], sum[half][i][2], lower_shift, both.x);
+                add_group(total[i][3], of_row[1], sum[half][i][3], lower_shift, both.y);
               }
             }
           }
         }
+        codes += READ * GROUP * BITS / 8;
+        packs_of_x += READ * GROUP / 8;
+        sums_of_x += READ * TOKENS;
       }
 #if BULK_COPIES
       if (next.segment < segments) fence_before_copy();
