@@ -68,6 +68,7 @@ class Backend(Protocol):
     device: str  # in words
     prefill_step: int  # most tokens of one forward pass; longer units are prefilled in pieces
     quantized_modes: frozenset[str]  # modes of `QuantizedWeight` that it computes with
+    kv_bits: frozenset[int]  # of packed keys and values, beside its dtype
     pool_arrays: int  # of a layer: keys, values, and turned keys where it keeps them
 
     # -- arrays -------------------------------------------------------------------------------
@@ -176,8 +177,18 @@ class Backend(Protocol):
         ...
 
     # -- the paged cache ------------------------------------------------------------------------
-    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
-        """Pools with undefined contents."""
+    def new_pools(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        kv_bits: int | None = None,
+    ) -> Pools:
+        """Pools with undefined contents.
+
+        `kv_bits`, one of the backend's own, packs keys and values; None keeps its dtype.
+        """
         ...
 
     def grow_pools(self, pools: Pools, num_pages: int) -> None:

@@ -11,7 +11,7 @@ from omnitide.figures import ITEMSIZES
 from omnitide.models.outline import ModelOutline
 from omnitide.pages import PAGE_SIZE
 from omnitide.policies import make_policy
-from omnitide.session import SMALLEST_UNIT_ROOM
+from omnitide.session import SMALLEST_UNIT_ROOM, check_kv_bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,14 @@ def memory_need(
     system_prompt: str | None,
     max_tokens: int,
     max_kv_size: int | None,
+    kv_bits: int | None = None,
 ) -> MemoryNeed:
     """What `Session` with these arguments will take. Call on the backend's thread.
 
     Args:
         outline: Of the model.
         backend: Says its dtype, its pools, and what is free.
-        policy, retention, media, system_prompt, max_tokens, max_kv_size: As in `Session`.
+        policy, retention, media, system_prompt, max_tokens, max_kv_size, kv_bits: As in `Session`.
 
     Raises:
         ConfigError: The numbers can't be met.
@@ -77,7 +78,13 @@ def memory_need(
         max_kv_size,
     )
     itemsize = ITEMSIZES[backend.dtype]
-    token = outline.spec.kv_bytes_per_token(itemsize) * backend.pool_arrays // 2
+    check_kv_bits(backend, kv_bits)
+    spec = outline.spec
+    token = spec.kv_bytes_per_token(itemsize) * backend.pool_arrays // 2
+    if kv_bits is not None:
+        # Elements, and a float32 scale of each head of keys and of values.
+        scales = 2 * 4 * spec.num_layers * spec.num_kv_heads
+        token = spec.kv_bytes_per_token(1) * kv_bits // 8 + scales
     values = outline.pass_values(min(unit, backend.prefill_step)) + outline.largest_dequantized()
     most = max(values, outline.encoder_values(media)) * itemsize
     return MemoryNeed(

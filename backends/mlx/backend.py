@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from omnitide.backend import Array, Pools, Weight
 from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
-from omnitide.backends.mlx import attention, quantized
+from omnitide.backends.eight_bit import EightBitPools, grow_paged
+from omnitide.backends.mlx import attention, eight_bit, quantized
 from omnitide.backends.mlx.launch import Launch
 from omnitide.backends.mlx.paged import PagedAttention, has_instances
 from omnitide.backends.mlx.step_arrays import DeviceStep
@@ -27,6 +28,7 @@ from omnitide.backends.pools import (
     PagedPools,
     check_append,
     check_attention,
+    check_kv_bits,
     check_migrate,
     grow_each,
     pool_shape,
@@ -209,9 +211,19 @@ class MlxBackend(Composed):
         return attention.segment_attention(q, k, v, tuple(lengths), scale)
 
     # -- the paged cache ------------------------------------------------------------------------
-    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
+    def new_pools(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        kv_bits: int | None = None,
+    ) -> Pools:
         """Pools, allocated at once."""
+        check_kv_bits(kv_bits, self.kv_bits)
         shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
+        if kv_bits is not None:
+            return eight_bit.new_pools(num_layers, shape)
         keys = [mx.zeros(shape, self._dtype) for _ in range(num_layers)]
         values = [mx.zeros(shape, self._dtype) for _ in range(num_layers)]
         mx.eval(keys, values)
@@ -221,7 +233,10 @@ class MlxBackend(Composed):
 
     def grow_pools(self, pools: Pools, num_pages: int) -> None:
         """Make the pools larger."""
-        grow_each(pools, num_pages, _grown)
+        if isinstance(pools, EightBitPools):
+            grow_paged(pools, num_pages, _grown)
+        else:
+            grow_each(pools, num_pages, _grown)
 
     def append(self, pools: Pools, layer: int, step: Step, k: Array, v: Array) -> None:
         """Write k and v to `step.query_slots`, in place when the result is computed."""
@@ -229,6 +244,9 @@ class MlxBackend(Composed):
         if step.num_queries == 0:
             return
         at = self._on_device(step)
+        if isinstance(pools, EightBitPools):
+            eight_bit.append(pools, layer, at.query_places, k, v)
+            return
         if self._write is not None and isinstance(pools, WriteThroughPools):
             self._write.append(pools, layer, at.query_slots, k, v)
             return
@@ -242,7 +260,7 @@ class MlxBackend(Composed):
         check_attention(q, arrays, layer, step)
         if step.num_queries == 0:
             return q
-        at, keys, values = self._on_device(step), arrays.keys[layer], arrays.values[layer]
+        at, keys, values = self._read(arrays, layer, step)
         if self._paged is None or step.num_cells == 0 or not has_instances(keys):
             return attention.paged_attention(q, keys, values, at.cells, scale)
         if not isinstance(pools, WriteThroughPools):
@@ -254,7 +272,8 @@ class MlxBackend(Composed):
     def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""
         check_attention(q, raw(pools), layer, step, "attention_mass")
-        mass = attention.paged_mass(q, pools.keys[layer], step, self._on_device(step).cells, scale)
+        at, keys, _ = self._read(raw(pools), layer, step)
+        mass = attention.paged_mass(q, keys, at.step, at.cells, scale)
         if isinstance(pools, WriteThroughPools) and mass.size:
             pools.last[layer] = mass
         return mass
@@ -266,6 +285,9 @@ class MlxBackend(Composed):
             return
         if self._write is not None and isinstance(pools, WriteThroughPools):
             self._migrate_through(self._write, pools, sources, destinations)
+            return
+        if isinstance(pools, EightBitPools):
+            self._migrate_packed(pools, sources, destinations)
             return
         moved = self._gather(pools, sources)
         # Computed now: a pending read of a pool would keep the writes from being in place.
@@ -285,6 +307,21 @@ class MlxBackend(Composed):
             return [self._paged.gathered(*pair, slots, nothing) for pair in pairs]
         page, row = (mx.array(x.astype(np.int32)) for x in np.divmod(sources, PAGE_SIZE))
         return [[array[page, :, row] for array in pair] for pair in pairs]
+
+    def _migrate_packed(
+        self,
+        pools: EightBitPools,
+        sources: NDArray[np.int64],
+        destinations: NDArray[np.int64],
+    ) -> None:
+        """`migrate` of elements and scales."""
+        moved = eight_bit.moved(pools, eight_bit.places(sources))
+        mx.eval(moved)  # as above
+        page, row = eight_bit.places(destinations)
+        for arrays, rows in zip(pools.paged, moved, strict=True):
+            for layer in range(len(arrays)):
+                arrays[layer][page, :, row] = rows[layer]
+        mx.eval(pools.paged)
 
     def _migrate_through(
         self,
@@ -327,6 +364,14 @@ class MlxBackend(Composed):
     def peak_memory(self) -> int:
         """Peak bytes of MLX's arrays."""
         return int(mx.get_peak_memory())
+
+    def _read(self, pools: Pools, layer: int, step: Step) -> tuple[DeviceStep, Array, Array]:
+        """The step over keys and values of a layer in the backend's dtype, and these."""
+        at = self._on_device(step)
+        if isinstance(pools, EightBitPools):
+            keys, values = eight_bit.dense(pools, layer, at.places, self._dtype)
+            return at.compact, keys, values
+        return at, pools.keys[layer], pools.values[layer]
 
     def _on_device(self, step: Step) -> DeviceStep:
         """The step's arrays, made once for all layers of a pass."""

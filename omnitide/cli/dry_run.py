@@ -42,6 +42,7 @@ def dry_run(request: Request) -> int:
         system_prompt=request.system_prompt,
         max_tokens=request.max_tokens,
         max_kv_size=request.max_kv_size,
+        kv_bits=request.kv_bits,
     )
     if request.as_json:
         figures = {**asdict(need), "total_bytes": need.total_bytes, "fits": need.fits}

@@ -78,6 +78,7 @@ def _open_session(request: Request) -> Session:
         system_prompt=request.system_prompt,
         max_tokens=request.max_tokens,
         max_kv_size=request.max_kv_size,
+        kv_bits=request.kv_bits,
     )
     if not model.spec.trained:
         say("note", "the model is untrained (random weights): its words mean nothing; give --model")

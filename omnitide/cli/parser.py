@@ -124,6 +124,7 @@ def _add_history(group: Any) -> None:
     choice(group, served, layout, "where it lies", "--layout")
     add_migration(group, "measured", "measured")
     _add_kept(group)
+    _add_kv_bits(group)
 
 
 def _add_kept(group: Any) -> None:
@@ -153,6 +154,11 @@ def _add_kept(group: Any) -> None:
         "most tokens in memory; lowers the watermarks to fit (default: none)",
         "--max-kv-size",
     )
+
+
+def _add_kv_bits(group: Any) -> None:
+    bits = "bits of keys and values: 8 packs them, where the backend can (default: its dtype)"
+    number_or_none(group, bits, "--kv-bits")
 
 
 def _add_media(group: Any) -> None:

@@ -48,7 +48,7 @@ class Request:
         max_tokens: Longest reply.
         sampling, media: Of the options of that name.
         kept: The retention options that were given, by name.
-        policy, layout, migration, max_kv_size, backend, dtype: As in `Session` and `load`.
+        policy, layout, migration, max_kv_size, kv_bits, backend, dtype: As in `Session` and `load`.
         trace: File to record the units in, or None.
         dry_run: Whether to tell the memory only.
         as_json, verbose: How to report.
@@ -68,6 +68,7 @@ class Request:
     layout: str
     migration: MigrationConfig
     max_kv_size: int | None
+    kv_bits: int | None
     backend: str
     dtype: str | None
     trace: str | None
@@ -113,6 +114,7 @@ def read_request(options: argparse.Namespace) -> Request:
         layout=options.layout,
         migration=read_migration(options, options.layout),
         max_kv_size=options.max_kv_size,
+        kv_bits=options.kv_bits,
         backend=options.backend,
         dtype=options.dtype,
         trace=_named("--trace", options.trace),
