@@ -139,6 +139,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   constexpr int WORDS = FOLD * BITS / 128;       // of codes of a row, a lane's share of these
   constexpr int PACKS = FOLD / 32;               // of x, the same
   constexpr int GRID_TILES = (TOKENS + 7) / 8;   // of 8 rows of x
+  constexpr int FOLDS_AT_ONCE = BITS == 8 ? 1 : GROUP / FOLD;  // with more, registers spill
   // What the codes of a group were multiplied by beside themselves.
   constexpr float POWER = Parts<T, BITS>::LOWER + (BITS == 8 ? Parts<T, BITS>::UPPER : 0.0f);
 
@@ -386,7 +387,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
           float sum[2][GRID_TILES][4] = {};
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-#pragma unroll
+#pragma unroll FOLDS_AT_ONCE
             for (int fold = 0; fold < GROUP / FOLD; ++fold) {
               const int column = (group + half) * GROUP + fold * FOLD;
               const unsigned char* from = codes + column * BITS / 8;
