@@ -189,7 +189,9 @@ def test_migration_moves_bits_and_growing_keeps_them(packing: Backend) -> None:
         before = [_held(pools, layer, step.slots) for layer in range(2)]
         packing.migrate(pools, step.slots, free)
         packing.grow_pools(pools, PAGES + 3)
-        return before, [_held(pools, layer, free) for layer in range(2)], pools.num_pages
+        beyond = np.arange(100, dtype=np.int32) + PAGES * PAGE_SIZE
+        packing.migrate(pools, free, beyond)
+        return before, [_held(pools, layer, beyond) for layer in range(2)], pools.num_pages
 
     before, after, pages = packing.run(call)
     assert pages == PAGES + 3
