@@ -60,9 +60,12 @@ def unpack(packed: NDArray[np.uint32], bits: int) -> NDArray[np.uint8]:
 
 def scale_values(scales: NDArray[Any], mode: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Scales as floats in `dtype`, same shape."""
+    floats: NDArray[Any]
     if mode == "mxfp4":
         with np.errstate(over="ignore"):
-            return np.ldexp(1.0, scales.astype(np.int32) - 127).astype(dtype)
-    if mode == "nvfp4":
-        return scales.view(ml_dtypes.float8_e4m3fn).astype(dtype)
-    return scales.astype(dtype)
+            floats = np.ldexp(1.0, scales.astype(np.int32) - 127).astype(dtype)
+    elif mode == "nvfp4":
+        floats = scales.view(ml_dtypes.float8_e4m3fn).astype(dtype)
+    else:
+        floats = scales.astype(dtype)
+    return floats

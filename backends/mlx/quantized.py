@@ -35,12 +35,10 @@ def rows(weight: QuantizedWeight, indices: Array, dtype: Array) -> Array:
     """The rows at int32 `indices`, dequantised, shape (num_rows, in)."""
     if indices.size == 0:
         return mx.zeros((0, weight.shape[1]), dtype)
-    parts = (weight.packed, weight.scales, weight.biases)
-    packed, scales, biases = (None if part is None else part[indices] for part in parts)
     return mx.dequantize(
-        packed,
-        scales,
-        biases,
+        weight.packed[indices],
+        weight.scales[indices],
+        None if weight.biases is None else weight.biases[indices],
         group_size=weight.group_size,
         bits=weight.bits,
         mode=weight.mode,

@@ -76,7 +76,8 @@ def _factors(k: Floats) -> Floats:
     """Of the channels, from rows (num_rows, kv_head, head_dim)."""
     most = np.abs(k).max(axis=0).astype(np.float32)
     least = np.maximum(LEAST_FACTOR * most.max(axis=-1, keepdims=True), np.float32(1e-20))
-    return np.maximum(most, least)
+    factors: Floats = np.maximum(most, least)
+    return factors
 
 
 def _quantized(rows: Floats) -> tuple[NDArray[np.int8], Floats]:

@@ -111,7 +111,7 @@ class AudioTower:
 
 def _read_conv(weights: Weights, name: str) -> Linear:
     """A convolution of kernel 3 as a matrix product over `_unfold`ed frames."""
-    kernel = weights[f"{name}.weight"]
+    kernel: Array = weights[f"{name}.weight"]
     out, into, taps = kernel.shape
     return Linear(kernel.transpose(0, 2, 1).reshape((out, taps * into)), weights[f"{name}.bias"])
 

@@ -127,7 +127,7 @@ def _show(
         kinds.setdefault((name, error.bits, error.group_size), []).append(error)
     grid = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right", "right"):
-        grid.add_column(justify=justify)  # type: ignore[arg-type]
+        grid.add_column(justify=justify)
     grid.add_row("matrix", "number", "bits, group", "relative error", "largest", style="dim")
     for (name, bits, group_size), same in kinds.items():
         relative = [error.relative_error for error in same]
