@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
+import shlex
 import shutil
 import signal
 import time
@@ -224,3 +226,24 @@ def test_dry_run_refuses_what_a_run_would(call: Call, checkpoint: Path) -> None:
     done = call("generate", "--dry-run", "--model", checkpoint, "--max-kv-size", 64)
     assert done.code == 2
     assert "--max-kv-size 64 is too small" in done.err
+
+
+# -- what the page shows --------------------------------------------------------------------------
+PAGE = Path(__file__).parents[2] / "docs" / "quantization.md"
+COMMANDS = re.findall(r"^omnitide ((?:.*\\\n)*.*)$", PAGE.read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("convert")])
+def test_the_conversions_of_the_page_can_be_made(
+    command: str, call: Call, checkpoint: Path, tmp_path: Path
+) -> None:
+    words = shlex.split(command.replace("\\\n", " "))
+    words[words.index("--hf-path") + 1] = str(checkpoint)
+    words[words.index("--mlx-path") + 1] = str(tmp_path / "out")
+    assert call(*words).code == 0
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
+def test_the_page_shows_commands_of_each_kind() -> None:
+    assert {c.split()[0] for c in COMMANDS} == {"convert", "generate"}
+    assert any("--dry-run" in c for c in COMMANDS)
