@@ -48,15 +48,15 @@ class Workspace:
         self._record: dict[str, Any] = {"finished": False, "digest": digest, "files": {}}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            begun = any(self.folder.iterdir())
-            for part in self.folder.glob(".*.part"):  # of a run that was killed
+            parts = set(self.folder.glob(".*.part"))  # of a run that was killed
+            if set(self.folder.iterdir()) - parts:
+                self._take_up(digest)
+            for part in parts:
                 part.unlink()
         except OSError as error:
             raise CheckpointError(
                 f"[convert] can't make {self.folder}: {reason_of(error)}"
             ) from error
-        if begun:
-            self._take_up(digest)
         self._save()
 
     def done(self, file: str) -> list[ModuleError] | None:
