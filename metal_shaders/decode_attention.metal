@@ -7,7 +7,8 @@
 //   subblocks  int32 [num_tiles], subblock ids (slot / 32)
 //   masks      uint32 [num_tiles], live rows of each
 //   orders     int32 [num_tiles][32], order of each row
-//   cosines, sines  float32 [num_tiles][32][D / 2], pairs (i, i + D / 2) of each row
+//   cells      int32 [num_tiles][32], cell of each row, -1 where dead
+//   cosines, sines  float32 [num_cells][D / 2], pairs (i, i + D / 2) of each cell
 //   query_orders    int32 [num_queries]; query i sees the live rows of order <= its own
 //   query_cos, query_sin  float32 [num_queries][D / 2]
 //   num_tiles  int32
@@ -17,20 +18,22 @@
 //   part_ranges  float32 [splits][kv_heads][num_queries * GROUP][2]: greatest score in powers of
 //                two, and sum of weights, both of a part
 //
-//   Grid (128 splits, kv_heads, row blocks), threadgroups of 128: four simdgroups. A row is a query
-//   head of one KV head, query * GROUP + head; a block takes ROWS of them (at most 8), so the query
-//   heads of a KV head share what is read. A simdgroup takes every (4 splits)th tile.
+//   Grid (128 splits, kv_heads, 1), threadgroups of 128: four simdgroups. A row is a query head of
+//   one KV head, query * GROUP + head. A threadgroup takes all ROWS of them, so they share what is
+//   read. A simdgroup takes every (4 splits)th tile.
 //
-//   Of a tile the live rows are listed first, so a dead row costs neither bytes nor time. Keys: 8
-//   lanes a row and 4 rows at once; each is turned in registers and multiplied by all ROWS queries.
-//   Then a lane is a row: weights by the rising maximum. Values: a row at a time (D = 64: two), 4
-//   columns a lane. The simdgroups are merged in the memory that the queries have left.
+//   Of a tile the live cells are listed first, so a dead one costs neither bytes nor time. Keys: 8
+//   lanes a cell and 4 cells at once; each is turned in registers and multiplied by all ROWS
+//   queries. Then a lane is a cell: weights by the rising maximum, which lane r holds for row r.
+//   Values: four cells at a time (D = 64: eight), 4 columns of each a lane. The simdgroups are
+//   merged in the memory that the queries have left.
+//   Registers, counted: 5 ROWS (4 sums and a score a row) and about 32 more, 112 for 16 rows.
 //   Numerics: everything but what is read and the result is float32.
-//   Threadgroup memory: at most 9.5 KiB (D = 128, 8 rows).
-//   Device traffic, read, for each live row, KV head and row block: 2 D sizeof(T) bytes of keys and
-//   values, each once, and 4 D + 4 of angles and order; 8 a tile. D = 128 in 16 bits: 512 + 516,
-//   where the angles are the same for all KV heads and mostly come from the cache. Nothing of dead
-//   rows or tiles. Written: 4 (D + 2) bytes for each split, KV head and row.
+//   Threadgroup memory: at most 17.6 KiB (D = 128, 16 rows; 9.4 for 8).
+//   Device traffic, read, for each live cell and KV head: 2 D sizeof(T) bytes of keys and values,
+//   each once, and 4 D + 8 of angles, order and cell; 8 a tile. D = 128 in 16 bits: 512 + 520, where
+//   the latter are the same for all KV heads and mostly come from the cache. Nothing of dead rows or
+//   tiles. Written: 4 (D + 2) bytes for each split, KV head and row.
 //
 // decode_reduce
 //   parts, part_ranges  as above, also of prefill_attention
@@ -40,7 +43,7 @@
 //   Device traffic: the parts once; the ranges, which are D / 2 times smaller, twice.
 //
 // Instances: T half, bfloat or float; D 64, 80, 96 or 128; GROUP 1 to 16 (decode_reduce: 1 or more);
-// ROWS 1 to 8.
+// ROWS num_queries * GROUP, at most 16.
 // Reference: backends/reference/attention.py, paged_attention. Twin: decode_attention.cu.
 
 constant constexpr int SIMDGROUPS = 4;
@@ -53,13 +56,14 @@ constexpr int decode_space(int rows, int head_dim) {
 }
 
 // kernel: decode_attention
-// inputs: q keys values subblocks masks orders cosines sines query_orders query_cos query_sin
+// inputs: q keys values subblocks masks orders cells cosines sines query_orders query_cos query_sin
 // inputs: num_tiles scale written
 // outputs: parts part_ranges
 // template: T D GROUP ROWS
   constexpr int HALF = D / 2;
   constexpr int KEY_LANES = 8;                       // that share a key
   constexpr int VALUE_LANES = D <= 64 ? 16 : 32;     // that share a value; D / 4 of them work
+  constexpr int VALUES = 4;                          // that a lane asks for at once
   constexpr int PITCH = ROWS | 1;                    // odd: lanes write to different banks
   threadgroup float space[decode_space(ROWS, D)];
   threadgroup float ranges[SIMDGROUPS * ROWS * 2];
@@ -68,38 +72,29 @@ constexpr int decode_space(int rows, int head_dim) {
 
   const uint split = threadgroup_position_in_grid.x, head = threadgroup_position_in_grid.y;
   const uint splits = threadgroups_per_grid.x, kv_heads = threadgroups_per_grid.y;
-  const int first = threadgroup_position_in_grid.z * ROWS;
-  const int num_rows = q_shape[0] * GROUP;
   const uint simdgroup = simdgroup_index_in_threadgroup;
   const uint lane = thread_index_in_simdgroup;
   threadgroup float* queries = space;
   threadgroup float* weights = space + ROWS * D + simdgroup * TILE_ROWS * PITCH;
   threadgroup int* list = lists + simdgroup * TILE_ROWS;
 
-  // The queries, turned and scaled. Rows beyond the last are 0 and see nothing.
+  // The queries, turned and scaled.
   for (int i = thread_index_in_threadgroup; i < ROWS * HALF; i += 32 * SIMDGROUPS) {
-    const int row = i / HALF, pair = i % HALF, query = (first + row) / GROUP;
-    float x = 0, y = 0;
-    if (first + row < num_rows) {
-      const size_t at = size_t(query * kv_heads + head) * GROUP + (first + row) % GROUP;
-      const float a = float(q[at * D + pair]), b = float(q[at * D + HALF + pair]);
-      const float c = query_cos[query * HALF + pair], s = query_sin[query * HALF + pair];
-      x = (a * c - b * s) * (scale * LOG2_E);
-      y = (b * c + a * s) * (scale * LOG2_E);
-    }
-    queries[row * D + pair] = x;
-    queries[row * D + HALF + pair] = y;
-    if (pair == 0) limits[row] = first + row < num_rows ? query_orders[query] : -1;
+    const int row = i / HALF, pair = i % HALF, query = row / GROUP;
+    const size_t at = size_t(query * kv_heads + head) * GROUP + row % GROUP;
+    const float a = float(q[at * D + pair]), b = float(q[at * D + HALF + pair]);
+    const float c = query_cos[query * HALF + pair], s = query_sin[query * HALF + pair];
+    queries[row * D + pair] = (a * c - b * s) * (scale * LOG2_E);
+    queries[row * D + HALF + pair] = (b * c + a * s) * (scale * LOG2_E);
+    if (pair == 0) limits[row] = query_orders[query];
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  float most[ROWS], sum[ROWS], out[ROWS][4];
+  float most = LOWEST, sum = 0;  // of row `lane`
+  float out[ROWS][4];
 #pragma clang loop unroll(full)
-  for (int r = 0; r < ROWS; ++r) {
-    most[r] = LOWEST;
-    sum[r] = 0;
+  for (int r = 0; r < ROWS; ++r)
     for (int i = 0; i < 4; ++i) out[r][i] = 0;
-  }
 
   for (int tile = split * SIMDGROUPS + simdgroup; tile < num_tiles;
        tile += splits * SIMDGROUPS) {
@@ -117,7 +112,7 @@ constexpr int decode_space(int rows, int head_dim) {
       if (nth < count) {
         const int row = list[nth];
         const device T* key = keys + (first_row + row) * D;
-        const size_t angle = (size_t(tile) * TILE_ROWS + row) * HALF;
+        const size_t angle = size_t(cells[tile * TILE_ROWS + row]) * HALF;
         for (int pair = 4 * (lane % KEY_LANES); pair < HALF; pair += 4 * KEY_LANES) {
           const vec<T, 4> a = *(const device vec<T, 4>*)(key + pair);
           const vec<T, 4> b = *(const device vec<T, 4>*)(key + HALF + pair);
@@ -148,26 +143,38 @@ constexpr int decode_space(int rows, int head_dim) {
     for (int r = 0; r < ROWS; ++r) {
       const bool seen = listed && order <= limits[r];
       const float score = seen ? weights[lane * PITCH + r] : LOWEST;
-      const float greatest = max(most[r], simd_max(score));
+      const float before = simd_broadcast(most, r);
+      const float greatest = max(before, simd_max(score));
       const float weight = seen ? fast::exp2(score - greatest) : 0.0f;
-      const float factor = fast::exp2(most[r] - greatest);
-      sum[r] = sum[r] * factor + simd_sum(weight);
-      most[r] = greatest;
+      const float factor = fast::exp2(before - greatest), more = simd_sum(weight);
+      if (int(lane) == r) {
+        most = greatest;
+        sum = sum * factor + more;
+      }
       for (int i = 0; i < 4; ++i) out[r][i] *= factor;
       if (listed) weights[lane * PITCH + r] = weight;
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
 
     const int column = 4 * (lane % VALUE_LANES);
-    for (int base = 0; base < count; base += 32 / VALUE_LANES) {
+    for (int base = 0; base < count; base += VALUES * 32 / VALUE_LANES) {
       const int nth = base + lane / VALUE_LANES;
-      if (nth < count && column < D) {
-        const vec<T, 4> value =
-            *(const device vec<T, 4>*)(values + (first_row + list[nth]) * D + column);
+      vec<T, 4> value[VALUES];
 #pragma clang loop unroll(full)
-        for (int r = 0; r < ROWS; ++r) {
-          const float weight = weights[nth * PITCH + r];
-          for (int i = 0; i < 4; ++i) out[r][i] += weight * float(value[i]);
+      for (int v = 0; v < VALUES; ++v) {
+        const int at = nth + v * 32 / VALUE_LANES;
+        if (at < count && column < D)
+          value[v] = *(const device vec<T, 4>*)(values + (first_row + list[at]) * D + column);
+      }
+#pragma clang loop unroll(full)
+      for (int v = 0; v < VALUES; ++v) {
+        const int at = nth + v * 32 / VALUE_LANES;
+        if (at < count && column < D) {
+#pragma clang loop unroll(full)
+          for (int r = 0; r < ROWS; ++r) {
+            const float weight = weights[at * PITCH + r];
+            for (int i = 0; i < 4; ++i) out[r][i] += weight * float(value[v][i]);
+          }
         }
       }
     }
@@ -175,27 +182,27 @@ constexpr int decode_space(int rows, int head_dim) {
   }
 
   // Merge: all to the greatest maximum, then half of the simdgroups to the other half, twice.
-#pragma clang loop unroll(full)
-  for (int r = 0; r < ROWS; ++r) {
-    if (lane == 0) {
-      ranges[(simdgroup * ROWS + r) * 2] = most[r];
-      ranges[(simdgroup * ROWS + r) * 2 + 1] = sum[r];
-    }
+  const bool has_row = lane < ROWS;
+  threadgroup float* range = ranges + 2 * lane;
+  if (has_row) {
+    range[simdgroup * ROWS * 2] = most;
+    range[simdgroup * ROWS * 2 + 1] = sum;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
+  float greatest = LOWEST, total = 0;
+  if (has_row) {
+    for (int i = 0; i < SIMDGROUPS; ++i) greatest = max(greatest, range[i * ROWS * 2]);
+    for (int i = 0; i < SIMDGROUPS; ++i)
+      total += range[i * ROWS * 2 + 1] * fast::exp2(range[i * ROWS * 2] - greatest);
+  }
+  const float share = fast::exp2(most - greatest);
 #pragma clang loop unroll(full)
   for (int r = 0; r < ROWS; ++r) {
-    float greatest = LOWEST, total = 0;
-    for (int i = 0; i < SIMDGROUPS; ++i) greatest = max(greatest, ranges[(i * ROWS + r) * 2]);
-    for (int i = 0; i < SIMDGROUPS; ++i)
-      total += ranges[(i * ROWS + r) * 2 + 1] * fast::exp2(ranges[(i * ROWS + r) * 2] - greatest);
-    const float factor = fast::exp2(most[r] - greatest);
+    const float factor = simd_broadcast(share, r);
     for (int i = 0; i < 4; ++i) {
       out[r][i] *= factor;
       if (VALUE_LANES == 16) out[r][i] += simd_shuffle_xor(out[r][i], 16);
     }
-    most[r] = greatest;
-    sum[r] = total;
   }
   const int column = 4 * (lane % VALUE_LANES);
   const bool holds = lane < D / 4;
@@ -214,21 +221,18 @@ constexpr int decode_space(int rows, int head_dim) {
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  if (simdgroup == 0) {
+  const size_t at = size_t(split * kv_heads + head) * ROWS;
+  if (holds && simdgroup == 0) {
 #pragma clang loop unroll(full)
-    for (int r = 0; r < ROWS; ++r)
-      if (first + r < num_rows) {
-        const size_t at = size_t(split * kv_heads + head) * num_rows + first + r;
-        if (holds) {
-          vec<float, 4> x;
-          for (int i = 0; i < 4; ++i) x[i] = out[r][i];
-          *(device vec<float, 4>*)(parts + at * D + column) = x;
-        }
-        if (lane == 0) {
-          part_ranges[at * 2] = most[r];
-          part_ranges[at * 2 + 1] = sum[r];
-        }
-      }
+    for (int r = 0; r < ROWS; ++r) {
+      vec<float, 4> x;
+      for (int i = 0; i < 4; ++i) x[i] = out[r][i];
+      *(device vec<float, 4>*)(parts + (at + r) * D + column) = x;
+    }
+  }
+  if (has_row && simdgroup == 0) {
+    part_ranges[(at + lane) * 2] = greatest;
+    part_ranges[(at + lane) * 2 + 1] = total;
   }
 
 // kernel: decode_reduce

@@ -7,7 +7,7 @@ was before or as it is after, never between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from omnitide.acceptance import Acceptance, Always
 from omnitide.backend import Array, Backend, Pools
+from omnitide.cache_state import CacheState, Placed, next_of
 from omnitide.capacity import Capacity
 from omnitide.config import RetentionConfig
 from omnitide.errors import IntegrityError
@@ -25,37 +26,13 @@ from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.pages import PageTable, Slots
 from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
-from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
-from omnitide.rotary import Rotary, Table
+from omnitide.retention import RetentionPlan, RetentionPolicy
+from omnitide.rotary import RotaryTables, Table
 from omnitide.step import MassSum, Step
 from omnitide.units import Unit, UnitKind
 
 Observer = Callable[[Unit], None]
 """Called with each unit once it is whole and recorded."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CacheState:
-    """Everything that an update changes.
-
-    Attributes:
-        history: Units and cells.
-        table: Where the cells lie.
-        angles: Rotary tables of the cells, cosines then sines, at least (num_cells, head_dim).
-        stream: The model's own state of the stream (`OmniModel.new_stream`).
-        mass: Attention mass of the cells, shape (num_cells,); None if the policy needs none.
-        time: Second of the stream up to which the model has seen it.
-        evictions, rows_moved: Counts since the start.
-    """
-
-    history: History
-    table: PageTable
-    angles: Table
-    stream: Any
-    mass: Mass | None = None
-    time: float = 0.0
-    evictions: int = 0
-    rows_moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +65,12 @@ class BoundedCache:
         self.config, self.capacity = config, capacity
         self.acceptance: Acceptance = acceptance or Always()
         self._backend: Backend = model.backend
-        self._rotary: Rotary = spec.rotary
+        self._rotary = RotaryTables(spec.rotary)
         self.pools: Pools = self._backend.new_pools(
             spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages, kv_bits
         )
         self.observer: Observer | None = None
+        self._ahead: Placed | None = None
         angles = np.empty((0, spec.head_dim), np.float32)
         self.state = CacheState(
             History(),
@@ -141,11 +119,15 @@ class BoundedCache:
     def extend_reply(self, unit: Unit, embeddings: Array) -> Array:
         """Add cells to the open reply. Logits of the last token.
 
+        While the device computes them, the place of a next token is worked out.
+
         Raises:
             CapacityError: The reply is longer than what was kept free for it.
         """
         self.capacity.check_fits("reply", len(unit), len(self.history), is_reply=True)
-        return self._grow(unit, embeddings, self.history.extend)
+        logits = self._grow(unit, embeddings, self.history.extend)
+        self._look_ahead(unit)
+        return logits
 
     def close_reply(self) -> None:
         """End the open reply."""
@@ -208,24 +190,42 @@ class BoundedCache:
         record: Callable[[Unit, Slots], History],
         **changes: Any,
     ) -> Array:
-        state = self.state
-        table, history, angles, mass = state.table, state.history, state.angles, state.mass
-        logits: Array = None
-        if len(unit):
-            table = table.copy()
-            self._make_room(table, len(unit))
-            slots = place(table, unit, state.history, self.policy, self.layout, self.config)
-            history = record(unit, slots)
-            before = len(state.history)
-            angles = append_rows(angles, before, self._angles(history, before))
-            if mass is not None:
-                # A copy: the pass adds to the mass of old cells too.
-                mass = np.concatenate([mass, np.zeros(len(unit))])
-            logits = self._forward(embeddings, history, angles, before, mass)
-        self.state = replace(
-            state, history=history, table=table, angles=angles, mass=mass, **changes
-        )
+        if len(unit) == 0:
+            self.state = replace(self.state, **changes)
+            return None
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.is_for(self.state, unit):
+            ahead.name_tokens(unit)
+            placed = ahead
+        else:
+            placed = self._place(unit, record)
+        logits = self._forward(placed, embeddings)
+        self.state = replace(placed.after, **changes)
         return logits
+
+    def _look_ahead(self, unit: Unit) -> None:
+        """Place what may follow a token of a reply. Changes nothing that is committed."""
+        left = self.capacity.left(len(self.history), is_reply=True)
+        fits = self.state.table.num_free > 0 and (left is None or left > 0)
+        if len(unit) == 1 and fits and self.state.mass is None:
+            self._ahead = self._place(next_of(unit), self.history.extend)
+            _ = self._ahead.steps[0].tiles  # made now, and kept there
+
+    def _place(self, unit: Unit, record: Callable[[Unit, Slots], History]) -> Placed:
+        """Slots, positions and passes of new cells, at least one. Changes no state."""
+        state = self.state
+        table = state.table.copy()
+        self._make_room(table, len(unit))
+        slots = place(table, unit, state.history, self.policy, self.layout, self.config)
+        history = record(unit, slots)
+        first = len(state.history)
+        angles = append_rows(state.angles, first, self._angles(history, first))
+        mass = state.mass
+        if mass is not None:
+            # A copy: the pass adds to the mass of old cells too.
+            mass = np.concatenate([mass, np.zeros(len(unit))])
+        after = replace(state, history=history, table=table, angles=angles, mass=mass)
+        return Placed(state, unit, after, first, tuple(self._steps(after, first)))
 
     def _make_room(self, table: PageTable, count: int) -> None:
         """Grow an unbounded cache by doubling. Pools larger than the table do no harm."""
@@ -236,42 +236,40 @@ class BoundedCache:
             table.grow(pages)
 
     def _angles(self, history: History, first: int = 0) -> Table:
-        cos, sin = self._rotary.tables(history.cells["position"][first:])
-        return np.concatenate([cos, sin], axis=1)
+        return self._rotary.look_up(history.cells["position"][first:])
 
-    def _forward(
-        self,
-        embeddings: Array,
-        history: History,
-        angles: Table,
-        before: int,
-        mass: Mass | None,
-    ) -> Array:
-        """Run the model over the cells from `before` on; adds what they attend to to `mass`."""
-        slots = np.ascontiguousarray(history.cells["slot"])
+    def _steps(self, state: CacheState, first: int) -> Iterator[Step]:
+        """The passes over the cells from `first` on."""
+        slots = np.ascontiguousarray(state.history.cells["slot"])
         orders = np.arange(len(slots), dtype=np.int32)
-        half = angles.shape[1] // 2
-        cos, sin = angles[:, :half], angles[:, half:]
-        logits: Array = None
+        half = state.angles.shape[1] // 2
+        cos, sin = state.angles[:, :half], state.angles[:, half:]
         most = self._backend.prefill_step
-        for first in range(before, len(slots), most):
-            stop = min(first + most, len(slots))
-            step = Step(
+        for begin in range(first, len(slots), most):
+            stop = min(begin + most, len(slots))
+            yield Step(
                 slots[:stop],
                 orders[:stop],
                 cos[:stop],
                 sin[:stop],
-                slots[first:stop],
-                orders[first:stop],
-                cos[first:stop],
-                sin[first:stop],
-                None if mass is None else MassSum(),
+                slots[begin:stop],
+                orders[begin:stop],
+                cos[begin:stop],
+                sin[begin:stop],
+                None if state.mass is None else MassSum(),
                 # Positions are laid out anew by evictions and by nothing else.
-                rotation=self.state.evictions,
+                rotation=state.evictions,
             )
-            piece = embeddings[first - before : stop - before]
+
+    def _forward(self, placed: Placed, embeddings: Array) -> Array:
+        """Run the passes; adds what they attend to to the mass. Logits of the last token."""
+        logits: Array = None
+        done = 0
+        for step in placed.steps:
+            piece = embeddings[done : done + step.num_queries]
+            done += step.num_queries
             logits = self._backend.forward_pass(self.model.forward, piece, self.pools, step)
-            if mass is not None and step.mass is not None:
+            if placed.after.mass is not None and step.mass is not None:
                 # Read now: a sum still to be computed would hold on to the pools.
-                mass[:stop] += self._backend.to_numpy(step.mass.total)
+                placed.after.mass[: step.num_cells] += self._backend.to_numpy(step.mass.total)
         return logits

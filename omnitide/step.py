@@ -7,7 +7,7 @@ made of plain array operations) and by subblock (for kernels, which never look a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -105,6 +105,20 @@ class Step:
         return 0 < count <= self.num_cells and np.array_equal(
             self.orders[-count:], self.query_orders
         )
+
+    @cached_property
+    def newest(self) -> Step:
+        """The same cells with the last query alone: all that a last layer has to compute."""
+        step = replace(
+            self,
+            query_slots=self.query_slots[-1:],
+            query_orders=self.query_orders[-1:],
+            query_cos=self.query_cos[-1:],
+            query_sin=self.query_sin[-1:],
+        )
+        if "tiles" in vars(self):
+            vars(step)["tiles"] = self.tiles  # what a cached property keeps: the cells are the same
+        return step
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:

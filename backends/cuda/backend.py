@@ -111,7 +111,8 @@ class CudaBackend:
 
     def copy(self, array: Array) -> Array:
         """A copy by the device's copy engine."""
-        return copied(cp.ascontiguousarray(array))
+        # `ascontiguousarray` would give an array without axes one.
+        return copied(array if array.flags.c_contiguous else cp.ascontiguousarray(array))
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """Arrays joined along an axis."""

@@ -7,7 +7,7 @@ layout; a step is one copy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,17 @@ class DeviceStep:
         made = cls.empty(len(step.tiles.subblocks), step.num_queries, step.query_cos.shape[1])
         made.load(step)
         return made
+
+    def newest(self) -> DeviceStep:
+        """The same words with the last query alone: `Step.newest` on the device."""
+        return replace(
+            self,
+            num_queries=1,
+            query_slots=self.query_slots[-1:],
+            query_orders=self.query_orders[-1:],
+            query_cos=self.query_cos[-1:],
+            query_sin=self.query_sin[-1:],
+        )
 
     def load(self, step: Step) -> None:
         """Copy a step here. It has `num_queries` queries and at most `max_tiles` tiles."""

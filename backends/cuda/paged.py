@@ -139,10 +139,15 @@ class PagedCache:
     def on_device(self, step: Step, pools: CudaPools, op: str = "attention") -> DeviceStep:
         """The step on the device, checked and copied once for all layers of a pass."""
         current = self._current
-        if current is None or current[0] is not step or current[1] is not pools:
-            check_cells(pools, step, op)
-            self._current = current = (step, pools, DeviceStep.of(step))
-        return current[2]
+        if current is not None and current[1] is pools:
+            if current[0] is step:
+                return current[2]
+            if current[0].newest is step:
+                return current[2].newest()
+        check_cells(pools, step, op)
+        at = DeviceStep.of(step)
+        self._current = (step, pools, at)
+        return at
 
     def _check_slots(self, step: Step, pools: CudaPools) -> None:
         """Check where the new tokens go, once for all layers of a pass."""

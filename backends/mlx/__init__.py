@@ -51,20 +51,21 @@ def describe() -> BackendInfo:
         default_dtype="bfloat16" if metal else "float32",
         dtypes=DTYPES,
         versions={"mlx": version("mlx")},
-        note=_attention(metal) if metal else f"{SLOW}. {_attention(metal)}",
+        note=_note(metal),
     )
 
 
-def _attention(metal: bool) -> str:
+def _note(metal: bool) -> str:
     """Which attention runs, in words; what forces it and does not make sense, likewise."""
     try:
-        writing = writes_through()
-        if not takes_shaders(metal):
-            refused = f", and {WRITE_THROUGH}=1 needs shaders: unset it" if writing else ""
-            return f"Attention in MLX's own operations{refused}"
-        return f"Attention through Metal shaders{', which also write into the pools' * writing}"
+        writing, shaders = writes_through(), takes_shaders(metal)
     except OmnitideError as error:
-        return str(error)
+        return f"It can't be loaded as it is set: {str(error).removeprefix('[backend] ')}"
+    if writing and not shaders:
+        return f"It can't be loaded as it is set: {WRITE_THROUGH}=1 needs shaders; unset it"
+    if shaders:
+        return f"Attention through Metal shaders{', which also write into the pools' * writing}"
+    return f"{'' if metal else SLOW + '. '}Attention in MLX's own operations"
 
 
 def load(dtype: str) -> Backend:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from omnitide.backend import Array
-from omnitide.backends.mlx.shaders import MetalKernel
+from omnitide.backends.mlx.shaders import WRITING, MetalKernel
+from omnitide.backends.mlx.switches import ATTENTION, WRITE_THROUGH
 from omnitide.errors import BackendError
 
 Triple = tuple[int, int, int]
@@ -96,12 +97,19 @@ class Launcher:
         ) as error:  # the latter: too many threads for its registers
             instance = ", ".join(f"{name} {value}" for name, value in kernel.template)
             raise BackendError(
-                f"[{kernel.name}] the shader can't be run ({instance}): {error}; set "
-                "OMNITIDE_MLX_ATTENTION=plain to do without shaders"
+                f"[{kernel.name}] the shader can't be run ({instance}): {error}; "
+                f"{_way_back(kernel.name)}"
             ) from error
         self._made[kernel] = made
         self._compiled.add(variant)
         return results
+
+
+def _way_back(kernel: str) -> str:
+    """How to do without a kernel, in words."""
+    if kernel in WRITING:
+        return f"unset {WRITE_THROUGH} to let MLX write into the pools"
+    return f"set {ATTENTION}=plain to do without shaders"
 
 
 def _type_of(value: Array | int | float) -> tuple[Any, ...]:

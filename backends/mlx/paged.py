@@ -19,10 +19,8 @@ from omnitide.pages import SUBBLOCK_SIZE
 from omnitide.step import Step
 
 DECODE_ROWS = 16
-"""Up to so many rows (queries times query heads of a KV head) decode is taken."""
-
-BLOCK_ROWS = 8
-"""Most rows of a decode threadgroup: more would not fit into an M1's registers."""
+"""Up to so many rows (queries times query heads of a KV head) decode is taken. One threadgroup
+holds the sums of all rows in registers; more would not fit, and a second would read all again."""
 
 PREFILL_ROWS = 32
 """Rows of a prefill threadgroup."""
@@ -33,10 +31,11 @@ THREADS = 128
 LEAST_TILES = 4
 """Tiles of a part at least: one for each simdgroup."""
 
-THREADGROUPS = 32
-"""Threadgroups that fill a GPU of about ten cores, three a core."""
+THREADGROUPS = 48
+"""Threadgroups that a launch is cut into on a GPU of 8 to 20 cores: as many as an M1 holds at once,
+and enough that what they ask memory for keeps it busy (computed in docs/performance.md)."""
 
-LARGER = {"s": 3, "d": 6}
+LARGER = {"s": 2, "d": 4}
 """Times as many on a Max and an Ultra, by the last letter of Metal's architecture."""
 
 
@@ -48,7 +47,8 @@ class TileArrays:
         num_tiles, num_queries: Counts.
         subblocks, masks, least, greatest: Shape (num_tiles,), as `omnitide.step.Tiles`.
         orders: Int32, shape (num_tiles, SUBBLOCK_SIZE).
-        cosines, sines: Float32, shape (num_tiles, SUBBLOCK_SIZE, head_dim / 2); 0 in dead rows.
+        cells: Cell of each row, -1 where dead, int32, shape (num_tiles, SUBBLOCK_SIZE).
+        cosines, sines: Float32, shape (num_cells, head_dim / 2).
         query_orders: Int32, shape (num_queries,).
         query_cos, query_sin: Float32, shape (num_queries, head_dim / 2).
         written: What stands for "all is written" where MLX itself orders writes and reads.
@@ -61,6 +61,7 @@ class TileArrays:
     least: Array
     greatest: Array
     orders: Array
+    cells: Array
     cosines: Array
     sines: Array
     query_orders: Array
@@ -72,12 +73,6 @@ class TileArrays:
     def of(cls, step: Step) -> TileArrays:
         """Put a step on the device."""
         tiles = step.tiles
-        dead = tiles.cells < 0
-        angles = []
-        for table in (step.cos, step.sin):
-            rows = np.zeros((*tiles.cells.shape, table.shape[1]), np.float32)
-            rows[~dead] = table[tiles.cells[~dead]]
-            angles.append(mx.array(rows))
         return cls(
             num_tiles=len(tiles.subblocks),
             num_queries=step.num_queries,
@@ -86,8 +81,9 @@ class TileArrays:
             least=mx.array(tiles.least),
             greatest=mx.array(tiles.greatest),
             orders=mx.array(tiles.orders),
-            cosines=angles[0],
-            sines=angles[1],
+            cells=mx.array(tiles.cells),
+            cosines=mx.array(np.asarray(step.cos, np.float32)),
+            sines=mx.array(np.asarray(step.sin, np.float32)),
             query_orders=mx.array(step.query_orders),
             query_cos=mx.array(np.asarray(step.query_cos, np.float32)),
             query_sin=mx.array(np.asarray(step.query_sin, np.float32)),
@@ -144,11 +140,16 @@ class PagedAttention:
         after = step.written if written is None else written
         template = {"T": q.dtype, "D": head_dim, "GROUP": group}
         if rows <= DECODE_ROWS:
-            blocks = -(-rows // BLOCK_ROWS)
-            kernel = self._instance("decode_attention", **template, ROWS=-(-rows // blocks))
-            parts = self._parts(step, kv_heads * blocks)
-            grid = (THREADS * parts, kv_heads, blocks)
-            own = {"keys": keys, "cosines": step.cosines, "sines": step.sines, "written": after}
+            kernel = self._instance("decode_attention", **template, ROWS=rows)
+            parts = self._parts(step, kv_heads)
+            grid = (THREADS * parts, kv_heads, 1)
+            own = {
+                "keys": keys,
+                "cells": step.cells,
+                "cosines": step.cosines,
+                "sines": step.sines,
+                "written": after,
+            }
         else:
             blocks = -(-rows // PREFILL_ROWS)
             kernel = self._instance("prefill_attention", **template)
@@ -184,6 +185,7 @@ class PagedAttention:
                 "keys": keys,
                 "subblocks": step.subblocks,
                 "masks": step.masks,
+                "cells": step.cells,
                 "cosines": step.cosines,
                 "sines": step.sines,
                 "written": written,

@@ -73,7 +73,7 @@ class Case:
 
 CASES = (
     Case("decode", 7, 150, 1),
-    Case("decode in two row blocks", 7, 101, 2),
+    Case("decode, 14 rows", 7, 101, 2),
     Case("decode, queries that see a part", 2, 150, 4, newest=False),
     Case("decode, one cell", 1, 1, 1),
     Case("prefill", 7, 150, 40),

@@ -20,6 +20,9 @@ from omnitide.errors import BackendError
 FILES = ("decode_attention", "prefill_attention", "rotate", "append", "migrate")
 """Files of `metal_shaders/` with kernels in them."""
 
+WRITING = ("append", "scatter_rows")
+"""Kernels that are launched only where writing through is on."""
+
 SHARED = "shared"
 """The file that goes before each."""
 

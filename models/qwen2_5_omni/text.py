@@ -69,19 +69,9 @@ class Decoder:
             pools: The cache of this model.
             step: Live cells, the new ones included.
         """
-        config, backend = self.config, self.backend
-        num_tokens = embeddings.shape[0]
-        scale = config.head_dim**-0.5
         x = embeddings
-        for index, layer in enumerate(self.layers):
-            q, k, v = (
-                part.reshape((num_tokens, -1, config.head_dim))
-                for part in layer.attention_norm.project(backend, x, layer.q, layer.k, layer.v)
-            )
-            backend.append(pools, index, step, k, v)
-            seen = attend(backend, q, pools, index, step, scale)
-            x = layer.o(backend, seen.reshape((num_tokens, -1)), residual=x)
-            x = layer.mlp(backend, x)
+        for index in range(len(self.layers)):
+            x = self._block(index, x, pools, step)
         return x
 
     def logits(self, hidden: Array) -> Array:
@@ -89,6 +79,39 @@ class Decoder:
         return self.norm.project(self.backend, hidden, self.lm_head)[0]
 
     def forward(self, embeddings: Array, pools: Pools, step: Step) -> Array:
-        """Run the blocks; logits of the last token alone, shape (vocab_size,). Changes `pools`."""
-        hidden = self.forward_hidden(embeddings, pools, step)
+        """Run the blocks; logits of the last token alone, shape (vocab_size,). Changes `pools`.
+
+        Of the last block's new tokens, all but the last leave only their keys and values.
+        """
+        if step.num_queries <= 1 or step.mass is not None:  # mass is what all queries attend to
+            hidden = self.forward_hidden(embeddings, pools, step)
+        else:
+            x = embeddings
+            last = len(self.layers) - 1
+            for index in range(last):
+                x = self._block(index, x, pools, step)
+            layer = self.layers[last]
+            k, v = self._heads(layer, x, layer.k, layer.v)
+            self.backend.append(pools, last, step, k, v)
+            x = x[-1:]
+            (q,) = self._heads(layer, x, layer.q)
+            hidden = self._after(last, x, q, pools, step.newest)
         return self.logits(hidden[-1:]).reshape((-1,))
+
+    def _block(self, index: int, x: Array, pools: Pools, step: Step) -> Array:
+        layer = self.layers[index]
+        q, k, v = self._heads(layer, x, layer.q, layer.k, layer.v)
+        self.backend.append(pools, index, step, k, v)
+        return self._after(index, x, q, pools, step)
+
+    def _heads(self, layer: DecoderLayer, x: Array, *linears: Linear) -> list[Array]:
+        """Products with the norm of x, each of shape (num_tokens, num_heads, head_dim)."""
+        parts = layer.attention_norm.project(self.backend, x, *linears)
+        return [part.reshape((x.shape[0], -1, self.config.head_dim)) for part in parts]
+
+    def _after(self, index: int, x: Array, q: Array, pools: Pools, step: Step) -> Array:
+        """The block from attention on."""
+        backend, layer = self.backend, self.layers[index]
+        seen = attend(backend, q, pools, index, step, self.config.head_dim**-0.5)
+        x = layer.o(backend, seen.reshape((x.shape[0], -1)), residual=x)
+        return layer.mlp(backend, x)

@@ -33,12 +33,17 @@ def weight_bytes(text: TextConfig, itemsize: int) -> int:
 
 
 def matrix_flops(text: TextConfig, tokens: int) -> int:
-    """Operations of the matrix products of a pass; the vocabulary is for its last token alone."""
+    """Operations of the matrix products of a pass.
+
+    The vocabulary is for its last token alone, and so is the last block but for keys and values.
+    """
     tensors = text_tensors(text)
     every = sum(prod(shape) for shape in tensors.values() if len(shape) == 2)
     vocabulary = prod(tensors[EMBEDDING])
     blocks = every - vocabulary * (1 if text.tied else 2)
-    return 2 * (tokens * blocks + vocabulary)
+    keys_and_values = 2 * text.num_kv_heads * text.head_dim * text.hidden_size
+    spared = (tokens - 1) * (blocks // text.num_layers - keys_and_values)
+    return 2 * (tokens * blocks - spared + vocabulary)
 
 
 def fit_layers(

@@ -92,7 +92,9 @@ def run(
 def work(text: TextConfig, itemsize: int, tokens: int, history: float) -> tuple[float, float]:
     """Bytes (weights, K and V once) and operations of a unit after so many cells."""
     pairs = tokens * history + tokens * (tokens + 1) / 2
-    attention = 4 * pairs * text.num_layers * text.num_heads * text.head_dim
+    pairs_of_last = history + tokens  # the last layer attends for the last token alone
+    all_pairs = pairs * (text.num_layers - 1) + pairs_of_last
+    attention = 4 * all_pairs * text.num_heads * text.head_dim
     num_bytes = weight_bytes(text, itemsize) + (history + tokens) * kv_bytes(text, itemsize)
     return num_bytes, matrix_flops(text, tokens) + attention
 

@@ -75,8 +75,9 @@ def test_operations_are_those_that_a_pass_makes(settings: Make, tokens: int) -> 
     ((_, step),) = cells.steps(40, 64)
     model.forward(model.embeddings(tokens), pools, step)
     assert matrix_flops(text, tokens) == backend.flops
-    # Two products of head_dim terms for each head and pair, in each layer.
-    attention = 2 * 2 * int(step.visible.sum()) * 2 * 128 * 3
+    # Two products of head_dim terms for each head and pair; one query in the last of three layers.
+    pairs = 2 * int(step.visible.sum()) + int(step.visible[-1].sum())
+    attention = 2 * 2 * pairs * 2 * 128
     num_bytes, flops = work(text, 4, tokens, 40)
     assert flops == backend.flops + attention
     assert num_bytes == weight_bytes(text, 4) + (40 + tokens) * kv_bytes(text, 4)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from omnitide.backends import BACKENDS, auto_backend
+from omnitide.backends import BACKENDS, auto_backend, describe_backend
 from omnitide.cli.models import units_of_a_minute
 from omnitide.config import MediaOptions
 
@@ -41,6 +41,22 @@ def test_env_says_why_a_backend_is_missing_and_which_is_taken(call: Call) -> Non
     assert "omnitide[cuda12]" in text
     assert f"{auto_backend().name}: available, taken by auto" in text
     assert text.count("taken by auto") == 1
+
+
+@pytest.mark.skipif(describe_backend("mlx").accelerated, reason="here Metal is")
+@pytest.mark.skipif(not describe_backend("mlx").available, reason="MLX is not here")
+def test_shaders_asked_for_without_metal_are_an_error_that_env_foretells(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMNITIDE_MLX_ATTENTION", "metal")
+    why = "OMNITIDE_MLX_ATTENTION=metal needs a Mac with Metal; unset it to run in plain operations"
+    shown = call("env")
+    assert shown.code == 0
+    assert f"  note    It can't be loaded as it is set: {why}\n" in shown.out
+    for command in (("bench", "decode", "--backend", "mlx"), ("selftest",)):
+        refused = call(*command)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err == f"omnitide: error: [backend] {why}\n"
 
 
 def test_models_reproduce_table_1_of_the_paper(call: Call) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from omnitide.errors import ConfigError
-from omnitide.rotary import Rotary
+from omnitide.rotary import MOST_KEPT, Rotary, RotaryTables
 
 
 def turn(head: np.ndarray, position: list[int], rotary: Rotary) -> list[float]:
@@ -51,6 +51,27 @@ def test_tables_turn_heads(rotary: Rotary, reach: int) -> None:
     expected = [turn(h, p.tolist(), rotary) for h, p in zip(heads, positions, strict=True)]
     # Rounding of the tables to float32 is all that may differ, at any position.
     np.testing.assert_allclose(ours, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rotary", [Rotary(128, 1e6, (16, 24, 24)), Rotary(80, 1e4), Rotary(8, 10.0, (0, 1, 3))]
+)
+def test_tables_that_are_kept_turn_heads_too(rotary: Rotary) -> None:
+    rng = np.random.default_rng(5)
+    tables = RotaryTables(rotary)
+    # Few, then more than are kept at first, then too many to keep, then few again.
+    for reach in (3, 5_000, 2 * MOST_KEPT, 40):
+        positions = rng.integers(0, reach + 1, (6, 3)).astype(np.int32)
+        positions[0, 1] = reach
+        heads = rng.standard_normal((6, rotary.head_dim))
+        found = tables.look_up(positions)
+        assert found.dtype == np.float32
+        cos, sin = np.split(found, 2, axis=1)
+        first, second = np.split(heads, 2, axis=1)
+        ours = np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=1)
+        expected = [turn(h, p.tolist(), rotary) for h, p in zip(heads, positions, strict=True)]
+        np.testing.assert_allclose(ours, expected, atol=1e-6)
+    assert tables.look_up(np.empty((0, 3), np.int32)).shape == (0, rotary.head_dim)
 
 
 def test_sections_split_the_pairs_by_axis() -> None:

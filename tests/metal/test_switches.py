@@ -11,10 +11,12 @@ import pytest
 
 from omnitide.backends import describe_backend, load_backend
 from omnitide.backends.mlx.backend import MlxBackend
+from omnitide.backends.mlx.launch import Launcher
 from omnitide.backends.mlx.switches import ATTENTION, WRITE_THROUGH, takes_shaders, writes_through
 from omnitide.errors import BackendError, ConfigError
 
 HAS_METAL = bool(mx.metal.is_available())
+UNUSABLE = "It can't be loaded as it is set: "
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_a_value_without_meaning_is_refused_and_shown(
     monkeypatch.setenv(name, "maybe")
     with pytest.raises(ConfigError, match=re.escape(words)):
         load_backend("mlx", "float32")
-    assert words in describe_backend("mlx").note
+    assert describe_backend("mlx").note.startswith(f"{UNUSABLE}{name} {words}")
 
 
 @pytest.mark.parametrize(("asked", "on"), [("", False), ("0", False), ("1", True)])
@@ -69,6 +71,37 @@ def test_writing_through_needs_shaders() -> None:
         MlxBackend("float32", "", write_through=True)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "way_back"),
+    [
+        ("append", r"; unset OMNITIDE_METAL_WRITE_THROUGH to let MLX write into the pools$"),
+        ("gather_rows", r"; set OMNITIDE_MLX_ATTENTION=plain to do without shaders$"),
+    ],
+)
+def test_a_shader_that_does_not_compile_is_one_step_back(
+    monkeypatch: pytest.MonkeyPatch, kernel: str, way_back: str
+) -> None:
+    """Writing through needs three kernels; two of them nothing else does."""
+    said = f"{kernel}.metal:23:5: error: use of undeclared identifier 'maks'"
+
+    def metal_kernel(name: str, **_: Any) -> Any:
+        def run(**given: Any) -> list[mx.array]:
+            if name == kernel:
+                raise RuntimeError(f"[metal::Device] Unable to build metal library\n{said}")
+            pairs = zip(given["output_shapes"], given["output_dtypes"], strict=True)
+            return [mx.zeros(shape, dtype) for shape, dtype in pairs]
+
+        return run
+
+    monkeypatch.setattr(mx.fast, "metal_kernel", metal_kernel)
+    with pytest.raises(BackendError) as raised:
+        MlxBackend("float32", "", Launcher(), write_through=True)
+    message = str(raised.value)
+    assert message.startswith(f"[{kernel}] the shader can't be run (T mlx.core.float32, D 64): ")
+    assert said in message
+    assert re.search(way_back, message)
+
+
 def test_writing_through_is_refused_where_the_writes_are_lost(mover: Callable[..., Any]) -> None:
     with pytest.raises(BackendError, match=r"does not work here: .* unset OMNITIDE_METAL_WRITE"):
         MlxBackend("float32", "", mover(lambda _: True), write_through=True)
@@ -78,8 +111,11 @@ def test_the_note_says_which_attention_runs(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(ATTENTION, "plain")
     assert describe_backend("mlx").note.endswith("Attention in MLX's own operations")
     monkeypatch.setenv(WRITE_THROUGH, "1")
-    assert describe_backend("mlx").note.endswith(f", and {WRITE_THROUGH}=1 needs shaders: unset it")
-    monkeypatch.delenv(ATTENTION)
+    assert describe_backend("mlx").note == f"{UNUSABLE}{WRITE_THROUGH}=1 needs shaders; unset it"
+    monkeypatch.setenv(ATTENTION, "metal")
     monkeypatch.delenv(WRITE_THROUGH)
+    needs = f"{UNUSABLE}{ATTENTION}=metal needs a Mac with Metal; unset it to run in plain"
+    assert describe_backend("mlx").note.startswith(needs) is not HAS_METAL
+    monkeypatch.delenv(ATTENTION)
     shaders = "Attention through Metal shaders" in describe_backend("mlx").note
     assert shaders is HAS_METAL

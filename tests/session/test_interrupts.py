@@ -26,8 +26,9 @@ CORE = Path(omnitide.__file__).parent
 TRACED = {
     str(CORE / name)
     for name in (
-        "cache.py", "session.py", "history.py", "pages.py", "migration.py", "retention.py",
-        "positions.py", "growing.py", "policies/omnipick.py", "policies/h2o.py", "paging.py",
+        "cache.py", "cache_state.py", "session.py", "history.py", "pages.py", "migration.py",
+        "retention.py", "positions.py", "growing.py", "policies/omnipick.py", "policies/h2o.py",
+        "paging.py",
         "layouts/paper.py", "layouts/predictive.py", "layouts/eager.py", "layouts/suffix.py",
         "acceptance.py",
     )

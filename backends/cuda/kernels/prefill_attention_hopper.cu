@@ -27,11 +27,9 @@
 //                  are enough. A wgmma of four warps has read its operands once each warp has
 //                  waited for its own part: each arrives on the free barriers, 8 in all.
 //   values with dead rows   written by cp.async, as ordinary stores are: each lane waits for its
-//   own
-//                  and passes the proxy fence, then the warp meets, then lane 0 arrives.
-//   cell_orders    stored by all lanes; the warp meets, then lane 0 arrives on keys_full. Read
-//   before
-//                  the reader's warp meets and arrives on keys_free.
+//                  own and passes the proxy fence, then the warp meets, then lane 0 arrives.
+//   cell_orders    stored by all lanes, and each of them arrives on keys_full. Read before the
+//                  reader's warp meets and arrives on keys_free.
 //   queries        stored, fenced and announced by each thread for itself. Outputs are staged over
 //                  queries that no product reads any more: see `compute`.
 //   partials       stores, barrier, fence, count; and on the other side count seen, fence, barrier,
@@ -329,8 +327,7 @@ __device__ __forceinline__ void fetch_cells(const Plan& plan, Work work, Stages<
                 alive ? orders[at * SUBBLOCK + lane] : NEVER;
           }
         }
-        __syncwarp();
-        if (lane == 0) arrive(stages.keys_full(n));
+        arrive(stages.keys_full(n));
 
         const unsigned whole = __ballot_sync(FULL, lane < SLOTS && live == FULL);
         wait_phase(stages.values_free(n), parity);
@@ -847,7 +844,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     prefetch_map(value_map);
 #pragma unroll
     for (int i = 0; i < L::STAGES; ++i) {
-      init_barrier(stages.keys_full(i), 1);
+      init_barrier(stages.keys_full(i), 32);
       init_barrier(stages.keys_free(i), 8);
       init_barrier(stages.values_full(i), 1);
       init_barrier(stages.values_free(i), 8);
