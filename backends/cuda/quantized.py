@@ -20,7 +20,7 @@ from omnitide.backends.cuda.quantized_matmul import QuantizedMatMul
 from omnitide.backends.cuda.quantized_matvec import BITS, DTYPES, GROUPS, QuantizedMatVec
 from omnitide.quantized import QuantizedWeight
 
-MATMUL_ROWS = 256
+MATMUL_ROWS = 128
 """Rows of x up to which `quantized_matmul` is faster than dequantising and cuBLAS."""
 
 SCRATCH_BYTES = 160 << 20

@@ -24,7 +24,7 @@ _TOKENS = (1, 8, 16)
 _TILE = 16  # rows
 _MAX_GROUPS = 16  # of a piece
 _ALL = 227 * 1024  # bytes of shared memory that a block may have at most
-_PARTIALS = 16 * 1024  # bytes for sums, unless one tile needs more
+_READ = 8  # groups whose scales are copied at once
 _NULL = np.uint64(0)
 
 
@@ -34,7 +34,7 @@ class Ring:
 
     Attributes:
         warps: Of a block.
-        row_bytes: Bytes of codes, at most, of a row in a piece, unless a group has more.
+        row_bytes: Bytes of codes, at most, of a row in a piece, unless two groups have more.
         slots: Pieces of a warp under way.
     """
 
@@ -45,6 +45,7 @@ class Ring:
 
 RINGS = (
     Ring(16, 256, 2),
+    Ring(12, 256, 2),
     Ring(8, 256, 3),
     Ring(8, 256, 2),
     Ring(8, 256, 1),
@@ -169,19 +170,29 @@ class QuantizedMatVec:
         static = 4 * 16 * room + 1024
         for ring in self._rings:
             warps = min(ring.warps, 8) if room > 8 else ring.warps
-            groups = min(max(ring.row_bytes * 8 // (bits * group), 1), _MAX_GROUPS, width // group)
+            pairs = max(ring.row_bytes * 8 // (2 * bits * group), 1)
+            groups = min(2 * pairs, _MAX_GROUPS, even_groups)
             columns = groups * group
-            tile = 4 * _TILE * room * warps * (1 + gated)  # bytes of the sums of a tile
-            batch = min(-(-rows // _TILE), max(1, _PARTIALS // tile))
+            slot = _TILE * _pitch(columns * bits // 8, fold * bits // 128)
+            slot += -(-groups // _READ) * 2 * _TILE * _READ * 2
+            sums = 4 * _TILE * room  # bytes of a warp's sums of a tile
             shared = (
-                warps * ring.slots * _TILE * _pitch(columns * bits // 8, fold * bits // 128)
+                warps * ring.slots * slot
                 + 16 * (tokens + norm) * row_of_x
                 + 4 * room * even_groups
-                + tile * batch
+                + sums * (warps - 1)
             )
-            if shared + static <= self._limit:
-                return _Plan(warps, columns, ring.slots, batch, shared)
+            batch = (self._limit - static - shared) // (sums * (1 + gated))
+            if batch > 0:
+                batch = _even_batch(-(-rows // _TILE), batch)
+                return _Plan(warps, columns, ring.slots, batch, shared + sums * (1 + gated) * batch)
         return None
+
+
+def _even_batch(tiles: int, most: int) -> int:
+    """Tiles of a batch, so that as few batches as can be are about alike."""
+    batches = -(-tiles // most)
+    return -(-tiles // batches)
 
 
 def _pitch(row_bytes: int, words: int) -> int:

@@ -18,6 +18,19 @@
 constexpr int THREADS = 256;
 constexpr int UNROLL = 4;
 
+// Product and sum, rounded once each. Kernels are compiled to flush denormals; these keep them, as
+// NumPy and MLX do.
+__device__ __forceinline__ float product_of(float a, float b) {
+  float c;
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+__device__ __forceinline__ float sum_of(float a, float b) {
+  float c;
+  asm("add.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+
 // Eight values of a row, where they are stored.
 template <int BITS>
 struct Pack {
@@ -68,7 +81,7 @@ __global__ void __launch_bounds__(THREADS)
     const float scale = to_float(scales[group]), shift = to_float(shifts[group]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      values[i] = __fadd_rn(__fmul_rn(static_cast<float>(pack.code(i)), scale), shift);
+      values[i] = sum_of(product_of(static_cast<float>(pack.code(i)), scale), shift);
     }
   };
   each_pack<BITS>(codes, rows, out, size, packs_of_row, make);
@@ -104,7 +117,7 @@ __global__ void __launch_bounds__(THREADS)
     const int code = scales[from * 8 / GROUP];
     const float scale = GROUP == 32 ? power_value(code) : float8_value(code);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = float4_value(pack.code(i)) * scale;
+    for (int i = 0; i < 8; ++i) values[i] = product_of(float4_value(pack.code(i)), scale);
   };
   each_pack<4>(codes, rows, out, size, packs_of_row, make);
 }

@@ -24,12 +24,12 @@
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "quantized.cuh"
+#include "scales.cuh"
 #include "vectors.cuh"
 
 constexpr int THREADS = 128;
 constexpr int ROWS = 128;                  // of the weights, a block
 constexpr int COLUMNS = 64;                // a stage
-constexpr int READ = 8;                    // groups of a row whose scales are copied at once
 constexpr int X_PITCH = 2 * COLUMNS + 16;  // bytes from row to row of x; no bank is met twice
 
 template <int BITS>
@@ -49,17 +49,6 @@ struct Chosen {
   T* out;
   int height, before;  // and the rows of those before it
 };
-
-// Copies the scales of READ groups of a row, as wide as they are aligned; 0 beyond the last group.
-template <int BYTES>
-__device__ __forceinline__ void copy_scales(unsigned to, const void* from, int live) {
-#pragma unroll
-  for (int at = 0; at < READ * 2; at += BYTES) {
-    const bool there = at / 2 < live;
-    const char* source = static_cast<const char*>(from) + (there ? at : 0);
-    copy_or_clear<BYTES>(to + at, source, there);
-  }
-}
 
 template <typename T, int BITS, int TOKENS>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -94,7 +83,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   const int first_column = blockIdx.z * part_columns;
   const int end = min(first_column + part_columns, width);
   const int steps = (end - first_column + COLUMNS - 1) / COLUMNS;
-  const int groups = width >> group_shift;
+  const int groups = width >> group_shift, alignment = alignment_of_scales(groups);
   const int steps_of_read = (READ << group_shift) / COLUMNS;
 
   // A thread copies the scales of one row, and of codes and x what is `thread` chunks on.
@@ -106,18 +95,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int i = 0; i < 2; ++i) {
       const T* from = (i == 0 ? matrix.scales : matrix.shifts) + scale_row * groups + group;
       unsigned char* to = scales_at + ((buffer * 2 + i) * ROWS + thread) * READ * 2;
-      if (groups % 8 == 0) {
-        copy_scales<16>(shared_address(to), from, live);
-      } else if (groups % 4 == 0) {
-        copy_scales<8>(shared_address(to), from, live);
-      } else if (groups % 2 == 0) {
-        copy_scales<4>(shared_address(to), from, live);
-      } else {
-#pragma unroll
-        for (int at = 0; at < READ; ++at) {
-          reinterpret_cast<T*>(to)[at] = at < live ? from[at] : from_float<T>(0.0f);
-        }
-      }
+      copy_scales(to, from, live, alignment);
     }
   };
   constexpr int CHUNKS = PITCH<BITS> / 16, X_CHUNKS = COLUMNS / 8;  // of 16 bytes, of a row

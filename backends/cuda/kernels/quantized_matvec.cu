@@ -14,29 +14,32 @@
 //   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
 //
 // T: __half or __nv_bfloat16. A group's products with the codes are summed in float, then times its
-// scale, plus its shift times the sum of its x; one rounding at the end. Grid: any number of blocks
-// of 1 to 16 warps (8 for TOKENS 16), best one a multiprocessor; each takes an equal share of the
-// rows. Shared memory, in bytes: warps slots 16 pitch(columns BITS / 8) + 16 (tokens + norm)
-// x_pitch(width) + 4 TOKENS (width / GROUP + 16 warps batch (1 + gated)). Reference: `linear`,
-// `rms_norm`, `swiglu` of backends/reference/backend.py with the weights of omnitide/dequantize.py.
+// scale, plus its shift times the sum of its x; one rounding at the end. What is infinite in x may
+// come out as NaN. Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16), best one a
+// multiprocessor; each takes an equal share of the rows. Shared memory, in bytes, with `groups`
+// rounded up to an even number: warps slots (16 pitch(columns BITS / 8) + 512 reads) + 16 (tokens +
+// norm) x_pitch(width) + 4 TOKENS (groups + 16 (batch (1 + gated) + warps - 1)), where `reads` is
+// columns / GROUP in eights. Reference: `linear`, `rms_norm`, `swiglu` of
+// backends/reference/backend.py with the weights of omnitide/dequantize.py.
 //
-// A block's rows are cut into tiles of 16, a tile into pieces of `columns` columns, a multiple of
-// GROUP, at most 16 groups. The warps take the pieces in turn; each has `slots` (1 to 8) places of
-// its own that codes are copied to asynchronously, so that no warp waits for another while weights
-// flow. The tensor cores multiply a tile by 8 rows of x. A warp's sums of a tile go to shared
-// memory; when a batch of `batch` tiles is done, one thread an output adds them up. Weights don't
-// depend on earlier kernels: their copies start before the wait for those.
+// A block's rows are cut into tiles of 16, a tile into pieces of `columns` columns, an even number
+// of groups, at most 16. Of the pieces of a batch of `batch` tiles each warp takes an equal run. A
+// warp has `slots` (1 to 8) places of its own that codes and scales are copied to asynchronously, so
+// that no warp waits for another while weights flow. The tensor cores multiply a tile by 8 rows of
+// x. A warp's sums of a tile go to shared memory; when a batch is done, one thread an output adds
+// them up. x is asked for before the weights: behind these it would arrive when they all have.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "packs.cuh"
 #include "quantized.cuh"
 #include "reductions.cuh"
+#include "scales.cuh"
 #include "vectors.cuh"
 
 constexpr int TILE = 16;  // rows
 constexpr int MAX_WARPS = 16;
 [[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
-constexpr int READ = 8;                        // scales of a row that are read at once
+constexpr int SCALES = 32 * 2 * READ;  // bytes of a tile's scales and shifts of READ groups
 
 // Chips with bulk copies use them, unless told not to, to test what the others do.
 #if __CUDA_ARCH__ >= 900 && !defined(PLAIN_COPIES)
@@ -52,37 +55,36 @@ __device__ __forceinline__ int pitch_of(int bytes) {
   return (bytes - 16 * WORDS + 127) / 128 * 128 + 16 * WORDS;
 }
 
-// A place in a block's sequence of pieces. A segment is a tile of a matrix; tiles of weight_0 and
-// weight_1 take turns where they are gated.
-struct Place {
-  int segment, piece;
+// An equal share of things in a row; the first shares hold one more.
+struct Share {
+  int begin, count;
 
-  __device__ __forceinline__ void advance(Place by, int pieces) {
-    segment += by.segment;
-    piece += by.piece;
-    if (piece >= pieces) piece -= pieces, ++segment;
+  __device__ __forceinline__ static Share of(int things, int shares, int index) {
+    const int each = things / shares, more = things % shares;
+    return {each * index + min(index, more), each + (index < more ? 1 : 0)};
+  }
+
+  // Whose share holds a thing.
+  __device__ __forceinline__ static int owner(int thing, int things, int shares) {
+    const int each = things / shares, more = things % shares, longer = more * (each + 1);
+    return thing < longer ? thing / (each + 1) : more + (thing - longer) / each;
   }
 };
 
-// Reads up to READ scales of a row, as wide as they are aligned. What lies beyond `count` is 0.
-__device__ __forceinline__ uint4 read_scales(const void* from, int count, int alignment) {
-  uint4 read{};
-  unsigned words[4] = {};
-  if (alignment == 16) {
-    if (count > 0) read = *static_cast<const uint4*>(from);
-    return read;
+// A place in a block's sequence of pieces, and how many are left of the warp's run. A segment is a
+// tile of a matrix; tiles of weight_0 and weight_1 take turns where they are gated.
+struct Place {
+  int segment, piece, left;
+
+  __device__ __forceinline__ void advance(int pieces) {
+    if (++piece == pieces) piece = 0, ++segment;
+    --left;
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (alignment == 4) {
-      if (2 * i < count) words[i] = static_cast<const unsigned*>(from)[i];
-    } else {
-      const unsigned short* halves = static_cast<const unsigned short*>(from) + 2 * i;
-      if (2 * i < count) words[i] = halves[0];
-      if (2 * i + 1 < count) words[i] |= static_cast<unsigned>(halves[1]) << 16;
-    }
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
+};
+
+// One of a pack's four words; i is known when this is compiled.
+__device__ __forceinline__ unsigned word_of(uint4 pack, int i) {
+  return i == 0 ? pack.x : i == 1 ? pack.y : i == 2 ? pack.z : pack.w;
 }
 
 // The pairs of a pack of x in the order of the codes that `Parts` gives: lower halves first.
@@ -149,8 +151,10 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
 
   const int pitch = pitch_of<WORDS>(columns * BITS / 8);
-  unsigned char* ring = shared + warp * slots * TILE * pitch;
-  uint4* inputs = reinterpret_cast<uint4*>(shared + warps * slots * TILE * pitch);
+  const int per_piece = columns / GROUP;
+  const int slot_bytes = TILE * pitch + (per_piece + READ - 1) / READ * SCALES;
+  unsigned char* ring = shared + warp * slots * slot_bytes;
+  uint4* inputs = reinterpret_cast<uint4*>(shared + warps * slots * slot_bytes);
   const int packs = width / 8;  // of a row of x
   // Groups are multiplied by twos; x of one that isn't there is 0.
   const int groups = width / GROUP, even_groups = (groups + 1) / 2 * 2;
@@ -162,11 +166,10 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
 
   // Some blocks have one output more than others.
   const int all = gated ? height_0 : height_0 + height_1 + height_2;
-  const int grid = gridDim.x, block = blockIdx.x;
-  const int begin = all / grid * block + min(block, all % grid);
-  const int count = all / grid + (block < all % grid ? 1 : 0);
+  const Share share = Share::of(all, gridDim.x, blockIdx.x);
+  const int begin = share.begin, count = share.count;
   const int sides = gated ? 2 : 1;
-  const int tiles = (count + TILE - 1) / TILE, segments = tiles * sides;
+  const int tiles = (count + TILE - 1) / TILE;
   const int pieces = (width + columns - 1) / columns;
 
   // The matrix that holds a row of the block, and which of its rows that is.
@@ -182,50 +185,60 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   auto choose = [](int matrix, auto first, auto second, auto third) {
     return matrix == 0 ? first : matrix == 1 ? second : third;
   };
-  auto rows_of = [&](Place place) { return min(TILE, count - place.segment / sides * TILE); };
-  // Copies the codes of a place to a slot.
+  // Of the row that this lane copies in a segment (lane % TILE): where its codes begin, and its
+  // scales or, for the upper half of the lanes, shifts; and how many rows there are.
+  const unsigned char* codes_from = nullptr;
+  const T* scales_from = nullptr;
+  int rows = 0, located = -1;
+  auto locate = [&](int segment) {
+    const int tile = segment / sides, at = lane % TILE;
+    rows = min(TILE, count - tile * TILE);
+    int row;
+    const int matrix = find(tile * TILE + min(at, rows - 1), segment % sides, row);
+    codes_from = reinterpret_cast<const unsigned char*>(choose(matrix, codes_0, codes_1, codes_2)) +
+                 static_cast<long long>(row) * (width / 8 * BITS);
+    scales_from = (lane < TILE ? choose(matrix, scales_0, scales_1, scales_2)
+                               : choose(matrix, shifts_0, shifts_1, shifts_2)) +
+                  static_cast<long long>(row) * groups;
+    located = segment;
+  };
+  const int alignment = alignment_of_scales(groups | per_piece);
+  // Copies the codes and scales of a place to a slot.
   auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
-    const int tile = place.segment / sides, rows = rows_of(place);
+    if (place.segment != located) locate(place.segment);
     const int first = place.piece * columns;
     const int bytes = min(columns, width - first) * BITS / 8;
-    const unsigned to = shared_address(ring + slot * TILE * pitch);
-    auto source = [&](int at) {
-      int row;
-      const int matrix = find(tile * TILE + at, place.segment % sides, row);
-      const unsigned* codes = choose(matrix, codes_0, codes_1, codes_2);
-      return reinterpret_cast<const unsigned char*>(codes) +
-             (static_cast<long long>(row) * width + first) * BITS / 8;
-    };
+    unsigned char* to = ring + slot * slot_bytes;
+    const unsigned codes_to = shared_address(to);
+    const unsigned char* from = codes_from + first / 8 * BITS;
 #if BULK_COPIES
     if (lane == 0) barrier_expect(barrier, rows * bytes);
     __syncwarp();
-    if (lane < rows) copy_bulk(to + lane * pitch, source(lane), bytes, barrier, evict_first());
+    if (lane < rows) copy_bulk(codes_to + lane * pitch, from, bytes, barrier, evict_first());
 #else
 #pragma unroll 1
-    for (int at = lane / 16; at < rows; at += 2) {
-      const unsigned char* from = source(at);
+    for (int pair = 0; pair < rows; pair += 2) {
+      const int at = min(pair + lane / TILE, rows - 1);
+      const unsigned char* of_row = reinterpret_cast<const unsigned char*>(
+          __shfl_sync(ALL_LANES, reinterpret_cast<unsigned long long>(from), at));
 #pragma unroll 1
       for (int byte = lane % 16 * 16; byte < bytes; byte += 256) {
-        copy_16(to + at * pitch + byte, from + byte, evict_first());
+        copy_16(codes_to + at * pitch + byte, of_row + byte, evict_first());
       }
     }
 #endif
-  };
-  // Scales of row `lane` of a place, or shifts of row `lane - 16`.
-  const int per_piece = columns / GROUP;
-  const int alignment = per_piece % READ == 0 && groups % READ == 0 ? 16
-                        : per_piece % 2 == 0 && groups % 2 == 0     ? 4
-                                                                    : 2;
-  auto read = [&](uint4(&to)[2], Place place) {
-    const int at = lane % TILE;
-    int row;
-    const int matrix = find(place.segment / sides * TILE + at, place.segment % sides, row);
-    const T* from = lane < TILE ? choose(matrix, scales_0, scales_1, scales_2)
-                                : choose(matrix, shifts_0, shifts_1, shifts_2);
-    from += static_cast<long long>(row) * groups + place.piece * per_piece;
-    const int live = at < rows_of(place) ? min(per_piece, groups - place.piece * per_piece) : 0;
-    to[0] = read_scales(from, live, alignment);
-    to[1] = read_scales(from + READ, live - READ, alignment);
+    const int first_group = place.piece * per_piece;
+    const int live = lane % TILE < rows ? min(per_piece, groups - first_group) : 0;
+    unsigned char* scales_to = to + TILE * pitch + lane * (2 * READ);
+#pragma unroll 1
+    for (int start = 0; start < per_piece; start += READ) {
+      copy_scales(scales_to + start / READ * SCALES,
+                  scales_from + (start < live ? first_group + start : 0), live - start, alignment);
+    }
+    if (alignment == 2) __syncwarp();
+#if BULK_COPIES
+    barrier_arrive_after_copies(barrier);
+#endif
   };
   // Starts the copy of this thread's packs of some rows.
   auto fetch = [&](int to, const T* from, int rows) {
@@ -240,39 +253,67 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     }
   };
 
-  const Place stride{warps / pieces, warps % pieces};
-  Place next{warp / pieces, warp % pieces};  // to be copied
-  Place place = next;                        // to be multiplied
+  // This warp's run in a batch of tiles.
+  auto run_of = [&](int first) {
+    const Share share =
+        Share::of((min(first + batch, tiles) - first) * sides * pieces, warps, warp);
+    return Place{first * sides + share.begin / pieces, share.begin % pieces, share.count};
+  };
+  // What is to be copied next, in the batch that begins with `next_first`.
+  int next_first = 0;
+  Place next = run_of(0);
+  auto fill_next = [&](int slot, unsigned barrier) {
+    while (next.left == 0 && next_first + batch < tiles) {
+      next_first += batch;
+      next = run_of(next_first);
+    }
+    if (next.left == 0) return;
+    fill(next, slot, barrier);
+    next.advance(pieces);
+  };
+  // What is added to a product; up's in y.
+  auto addend = [&](int row, int token) {
+    int local;
+    const int matrix = find(row, 0, local);
+    const T* bias = choose(matrix, bias_0, bias_1, bias_2);
+    float2 added = make_float2(0.0f, 0.0f);
+    if (bias != nullptr) added.x = to_float(bias[local]);
+    if (gated && bias_1 != nullptr) added.y = to_float(bias_1[local]);
+    if (residual != nullptr) {
+      added.x += to_float(__ldcg(residual + static_cast<long long>(token) * height_0 + local));
+    }
+    return added;
+  };
+
+  let_successor_start();
+  wait_for_predecessor();
+  fetch(0, x, tokens);
+  if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
+  close_group();
 #if BULK_COPIES
   __shared__ __align__(8) unsigned long long barriers[MAX_WARPS * MAX_SLOTS];
   const unsigned first_barrier = shared_address(barriers + warp * MAX_SLOTS);
-  if (lane < slots) barrier_init(first_barrier + lane * 8, 1);
+  if (lane == 0) {  // one lane alone: checking tools mix up what several do at once
+#pragma unroll 1
+    for (int slot = 0; slot < slots; ++slot) barrier_init(first_barrier + slot * 8, 1 + 32);
+  }
   barrier_publish();
   __syncwarp();
 #else
   const unsigned first_barrier = 0;
-  let_successor_start();
-  wait_for_predecessor();
-  fetch(0, x, tokens);
-  if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
-  close_group();
 #endif
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) {
-    if (next.segment < segments) fill(next, slot, first_barrier + slot * 8);
-    next.advance(stride, pieces);
+    fill_next(slot, first_barrier + slot * 8);
 #if !BULK_COPIES
     close_group();
 #endif
   }
-  uint4 upcoming[2] = {};
-  if (place.segment < segments) read(upcoming, place);
+  // Of the thread's first output: it comes while x does.
+  const int first_rows = min(batch * TILE, count);
+  float2 added = make_float2(0.0f, 0.0f);
+  if (thread < first_rows * tokens) added = addend(thread % first_rows, thread / first_rows);
 #if BULK_COPIES
-  if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
-  let_successor_start();
-  wait_for_predecessor();
-  fetch(0, x, tokens);
-  close_group();
   wait_for_groups<0>();
 #else
   wait_for_groups_but(slots);
@@ -300,8 +341,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   for (int token = 0; token < tokens; ++token) {
     float scale = 1.0f;
     if (norm_weight != nullptr) {
-      float square = 0.0f;
-      for (int i = 0; i < warps; ++i) square += squares[token * MAX_WARPS + i];
+      const float square = warp_sum(lane < warps ? squares[token * MAX_WARPS + lane] : 0.0f);
       scale = rsqrtf(square / width + eps);
     }
 #pragma unroll 1
@@ -328,20 +368,6 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   }
   __syncthreads();
 
-  // What is added to a product; up's in y.
-  auto addend = [&](int row, int token) {
-    int local;
-    const int matrix = find(row, 0, local);
-    const T* bias = choose(matrix, bias_0, bias_1, bias_2);
-    float2 added = make_float2(0.0f, 0.0f);
-    if (bias != nullptr) added.x = to_float(bias[local]);
-    if (gated && bias_1 != nullptr) added.y = to_float(bias_1[local]);
-    if (residual != nullptr) {
-      added.x += to_float(__ldcg(residual + static_cast<long long>(token) * height_0 + local));
-    }
-    return added;
-  };
-
   // Tokens whose x a lane holds for the tensor cores, and of which it gets sums.
   int given[GRID_TILES];
 #pragma unroll
@@ -353,13 +379,8 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   [[maybe_unused]] unsigned parity = 0;
 #pragma unroll 1
   for (int first = 0; first < tiles; first += batch) {
-    const int last = min(first + batch, tiles) * sides;  // segment
 #pragma unroll 1
-    while (place.segment < last) {
-      uint4 held[2] = {upcoming[0], upcoming[1]};
-      Place after = place;
-      after.advance(stride, pieces);
-      if (after.segment < segments) read(upcoming, after);
+    for (Place place = run_of(first); place.left > 0;) {
 #if BULK_COPIES
       barrier_wait(first_barrier + slot * 8, parity);
 #else
@@ -368,20 +389,23 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
 #endif
       const int first_group = place.piece * per_piece;
       const int live = min(per_piece, groups - first_group);
-      const unsigned char* codes = ring + slot * TILE * pitch + g * pitch + c * WORDS * 4;
+      const unsigned char* from_slot = ring + slot * slot_bytes;
+      const unsigned char* codes = from_slot + g * pitch + c * WORDS * 4;
+      const uint4* scales = reinterpret_cast<const uint4*>(from_slot + TILE * pitch) + g;
       const uint4* packs_of_x = inputs + c * PACKS + first_group * (GROUP / 8);
       const float* sums_of_x = sums + first_group * TOKENS + (TOKENS == 1 ? 0 : 2 * c);
 #pragma unroll 1
       for (int start = 0; start < live; start += READ) {
-        const unsigned words[4] = {held[0].x, held[0].y, held[0].z, held[0].w};
-        held[0] = held[1];
+        uint4 of_row[4];  // scales of rows g and g + 8, then shifts
+#pragma unroll
+        for (int i = 0; i < 4; ++i) of_row[i] = scales[8 * i];
 #pragma unroll
         for (int group = 0; group < READ; group += 2) {
           if (start + group >= live) break;
-          float2 of_rows[4];  // scales of rows g and g + 8 for both groups, then shifts
+          float2 of_rows[4];  // of both groups
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            of_rows[i] = unpack_two(__shfl_sync(ALL_LANES, words[group / 2], 8 * i + g), T());
+            of_rows[i] = unpack_two(word_of(of_row[i], group / 2), T());
           }
           // Beyond the last group, scales and shifts are 0 and x is finite.
           float sum[2][GRID_TILES][4] = {};
@@ -407,42 +431,44 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
           }
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            float of_row[4];
+            float by[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) of_row[i] = half == 0 ? of_rows[i].x : of_rows[i].y;
-            const float upper_shift = of_row[2] - POWER * of_row[0];
-            const float lower_shift = of_row[3] - POWER * of_row[1];
+            for (int i = 0; i < 4; ++i) by[i] = half == 0 ? of_rows[i].x : of_rows[i].y;
+            const float upper_shift = by[2] - POWER * by[0];
+            const float lower_shift = by[3] - POWER * by[1];
             const float* of_x = sums_of_x + (group + half) * TOKENS;
             if constexpr (TOKENS == 1) {
-              add_group(total[0][0], of_row[0], sum[half][0][0], upper_shift, *of_x);
-              add_group(total[0][2], of_row[1], sum[half][0][2], lower_shift, *of_x);
+              add_group(total[0][0], by[0], sum[half][0][0], upper_shift, *of_x);
+              add_group(total[0][2], by[1], sum[half][0][2], lower_shift, *of_x);
             } else {
 #pragma unroll
               for (int i = 0; i < GRID_TILES; ++i) {
                 const float2 both = *reinterpret_cast<const float2*>(of_x + 8 * i);
-                add_group(total[i][0], of_row[0], sum[half][i][0], upper_shift, both.x);
-                add_group(total[i][1], of_row[0], sum[half][i][1], upper_shift, both.y);
-                add_group(total[i][2], of_row[1], sum[half][i][2], lower_shift, both.x);
-                add_group(total[i][3], of_row[1], sum[half][i][3], lower_shift, both.y);
+                add_group(total[i][0], by[0], sum[half][i][0], upper_shift, both.x);
+                add_group(total[i][1], by[0], sum[half][i][1], upper_shift, both.y);
+                add_group(total[i][2], by[1], sum[half][i][2], lower_shift, both.x);
+                add_group(total[i][3], by[1], sum[half][i][3], lower_shift, both.y);
               }
             }
           }
         }
         codes += READ * GROUP * BITS / 8;
+        scales += 32;
         packs_of_x += READ * GROUP / 8;
         sums_of_x += READ * TOKENS;
       }
 #if BULK_COPIES
-      if (next.segment < segments) fence_before_copy();
+      fence_before_copy();
 #endif
       __syncwarp();
-      if (next.segment < segments) fill(next, slot, first_barrier + slot * 8);
+      fill_next(slot, first_barrier + slot * 8);
 #if !BULK_COPIES
       close_group();
 #endif
-      next.advance(stride, pieces);
-      if (after.segment != place.segment) {
-        float* to = partials + ((place.segment - first * sides) * warps + warp) * TILE * TOKENS;
+      const int segment = place.segment;
+      place.advance(pieces);
+      if (place.segment != segment || place.left == 0) {
+        float* to = partials + (segment - first * sides + warp) * (TILE * TOKENS);
         if constexpr (TOKENS == 1) {
           if (c == 0) to[g] = total[0][0], to[g + 8] = total[0][2];
           total[0][0] = total[0][2] = 0.0f;
@@ -458,28 +484,29 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
           }
         }
       }
-      place = after;
       if (++slot == slots) slot = 0, parity ^= 1;
     }
     __syncthreads();
 
-    // The sum of a segment's warps, in the order of its pieces.
+    // A segment's sum, in the order of its pieces. Of every two neighbours in (segment, warp) one
+    // number is greater, so that both numbers' sum tells them apart.
+    const int last = min(first + batch, tiles);
+    const int units = (last - first) * sides * pieces;
     auto product = [&](int segment, int at) {
+      const int end = Share::owner((segment + 1) * pieces - 1, units, warps);
       float sum = 0.0f;
-      int from = segment * pieces % warps;
-#pragma unroll 1
-      for (int i = min(pieces, warps); i > 0; --i) {
-        sum += partials[((segment - first * sides) * warps + from) * TILE * TOKENS + at];
-        if (++from == warps) from = 0;
+#pragma unroll 2
+      for (int i = Share::owner(segment * pieces, units, warps); i <= end; ++i) {
+        sum += partials[(segment + i) * (TILE * TOKENS) + at];
       }
       return sum;
     };
-    const int rows = min(batch * TILE, count - first * TILE);
+    const int live_rows = min(batch * TILE, count - first * TILE);
 #pragma unroll 1
-    for (int output = thread; output < rows * tokens; output += threads) {
-      const int row = output % rows, token = output / rows;
-      const int segment = (first + row / TILE) * sides, at = row % TILE * TOKENS + token;
-      const float2 added = addend(first * TILE + row, token);
+    for (int output = thread; output < live_rows * tokens; output += threads) {
+      const int row = output % live_rows, token = output / live_rows;
+      const int segment = row / TILE * sides, at = row % TILE * TOKENS + token;
+      if (first > 0 || output >= threads) added = addend(first * TILE + row, token);
       float result = product(segment, at) + added.x;
       if (gated) {
         const float up = product(segment + 1, at) + added.y;
@@ -492,6 +519,6 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
       const int height = choose(matrix, height_0, height_1, height_2);
       out[static_cast<long long>(token) * height + local] = from_float<T>(result);
     }
-    if (last < segments) __syncthreads();
+    if (last < tiles) __syncthreads();
   }
 }
