@@ -24,10 +24,10 @@
 //
 // A block's rows are cut into tiles of 16, a tile into pieces of `columns` columns, an even number
 // of groups, at most 16. Of the pieces of a batch of `batch` tiles each warp takes an equal run. A
-// warp has `slots` (1 to 8) places of its own that codes and scales are copied to asynchronously, so
-// that no warp waits for another while weights flow. The tensor cores multiply a tile by 8 rows of
-// x. A warp's sums of a tile go to shared memory; when a batch is done, one thread an output adds
-// them up. x is asked for before the weights: behind these it would arrive when they all have.
+// warp has `slots` (1 to 8) places of its own that codes and scales are copied to asynchronously,
+// so that no warp waits for another while weights flow. The tensor cores multiply a tile by 8 rows
+// of x. A warp's sums of a tile go to shared memory; when a batch is done, one thread an output
+// adds them up. x is asked for before the weights: behind these it would arrive when they all have.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "packs.cuh"
@@ -39,7 +39,7 @@
 constexpr int TILE = 16;  // rows
 constexpr int MAX_WARPS = 16;
 [[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
-constexpr int SCALES = 32 * 2 * READ;  // bytes of a tile's scales and shifts of READ groups
+constexpr int SCALES = 32 * 2 * READ;          // bytes of a tile's scales and shifts of READ groups
 
 // Chips with bulk copies use them, unless told not to, to test what the others do.
 #if __CUDA_ARCH__ >= 900 && !defined(PLAIN_COPIES)
@@ -185,44 +185,82 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   auto choose = [](int matrix, auto first, auto second, auto third) {
     return matrix == 0 ? first : matrix == 1 ? second : third;
   };
-  // Of the row that this lane copies in a segment (lane % TILE): where its codes begin, and its
-  // scales or, for the upper half of the lanes, shifts; and how many rows there are.
-  const unsigned char* codes_from = nullptr;
-  const T* scales_from = nullptr;
-  int rows = 0, located = -1;
-  auto locate = [&](int segment) {
-    const int tile = segment / sides, at = lane % TILE;
-    rows = min(TILE, count - tile * TILE);
+  const int row_bytes = width / 8 * BITS;
+  // Where the codes of a row of a segment begin.
+  auto codes_of = [&](int segment, int at) {
     int row;
-    const int matrix = find(tile * TILE + min(at, rows - 1), segment % sides, row);
-    codes_from = reinterpret_cast<const unsigned char*>(choose(matrix, codes_0, codes_1, codes_2)) +
-                 static_cast<long long>(row) * (width / 8 * BITS);
+    const int matrix = find(segment / sides * TILE + at, segment % sides, row);
+    return reinterpret_cast<const unsigned char*>(choose(matrix, codes_0, codes_1, codes_2)) +
+           static_cast<long long>(row) * row_bytes;
+  };
+  // Of the segment that is being copied: rows; where the codes of this lane's row begin, or of the
+  // first row if copies aren't bulk, and whether the last is of the same matrix; and where its
+  // scales begin or, for the upper half of the lanes, shifts. Lane % TILE is its row.
+  int rows = 0, located = -1;
+  const unsigned char* codes_from = nullptr;
+  [[maybe_unused]] bool same_matrix = true;
+  const T* scales_from = nullptr;
+  auto locate = [&](int segment) {
+    const int first = segment / sides * TILE;
+    rows = min(TILE, count - first);
+    int row;
+    [[maybe_unused]] const int last = find(first + rows - 1, segment % sides, row);
+    const int at = min(lane % TILE, rows - 1);
+    const int matrix = find(first + at, segment % sides, row);
     scales_from = (lane < TILE ? choose(matrix, scales_0, scales_1, scales_2)
                                : choose(matrix, shifts_0, shifts_1, shifts_2)) +
                   static_cast<long long>(row) * groups;
+#if BULK_COPIES
+    codes_from = codes_of(segment, at);
+#else
+    codes_from = codes_of(segment, 0);
+    same_matrix = find(first, segment % sides, row) == last;
+#endif
     located = segment;
   };
   const int alignment = alignment_of_scales(groups | per_piece);
+#if !BULK_COPIES
+  // Of 16 bytes, in a row of a piece; and which of whole pieces this lane copies if all lanes
+  // together copy a number of rows at once.
+  const int whole_chunks = columns * BITS / 128;
+  const int last_chunks = (width - (pieces - 1) * columns) * BITS / 128;
+  const int rows_at_once = max(32 / whole_chunks, 1), turn_shift = __ffs(rows_at_once) - 1;
+  const int lane_row = lane / whole_chunks;
+  const int lane_to = lane_row * pitch + lane % whole_chunks * 16;
+  const long long lane_from =
+      static_cast<long long>(lane_row) * row_bytes + lane % whole_chunks * 16;
+#endif
   // Copies the codes and scales of a place to a slot.
   auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
     if (place.segment != located) locate(place.segment);
     const int first = place.piece * columns;
-    const int bytes = min(columns, width - first) * BITS / 8;
     unsigned char* to = ring + slot * slot_bytes;
     const unsigned codes_to = shared_address(to);
     const unsigned char* from = codes_from + first / 8 * BITS;
 #if BULK_COPIES
+    const int bytes = min(columns, width - first) * BITS / 8;
     if (lane == 0) barrier_expect(barrier, rows * bytes);
     __syncwarp();
     if (lane < rows) copy_bulk(codes_to + lane * pitch, from, bytes, barrier, evict_first());
 #else
+    const int chunks = place.piece < pieces - 1 ? whole_chunks : last_chunks;
+    if (same_matrix && chunks == whole_chunks && 32 % chunks == 0) {
+      const unsigned char* source = from + lane_from;
+      unsigned target = codes_to + lane_to;
+      int at = lane_row;
+#pragma unroll 4
+      for (int turn = (rows + rows_at_once - 1) >> turn_shift; turn > 0; --turn) {
+        if (at < rows) copy_16(target, source, evict_first());
+        at += rows_at_once;
+        source += rows_at_once * row_bytes;
+        target += rows_at_once * pitch;
+      }
+    } else {
 #pragma unroll 1
-    for (int pair = 0; pair < rows; pair += 2) {
-      const int at = min(pair + lane / TILE, rows - 1);
-      const unsigned char* of_row = reinterpret_cast<const unsigned char*>(
-          __shfl_sync(ALL_LANES, reinterpret_cast<unsigned long long>(from), at));
-#pragma unroll 1
-      for (int byte = lane % 16 * 16; byte < bytes; byte += 256) {
+      for (int chunk = lane; chunk < rows * chunks; chunk += 32) {
+        const int at = chunk / chunks, byte = chunk % chunks * 16;
+        const unsigned char* of_row = same_matrix ? from + static_cast<long long>(at) * row_bytes
+                                                  : codes_of(place.segment, at) + first / 8 * BITS;
         copy_16(codes_to + at * pitch + byte, of_row + byte, evict_first());
       }
     }
