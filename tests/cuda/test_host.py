@@ -308,8 +308,8 @@ WAYS = [
     (1, ["quantized_matvec"] * 4),
     (16, ["quantized_matvec"] * 4),
     (17, ["quantized_matmul"] * 4),
-    (256, ["quantized_matmul"] * 4),
-    (257, ["dequantize", "cublas"] * 7),
+    (128, ["quantized_matmul"] * 4),
+    (129, ["dequantize", "cublas"] * 7),
 ]
 
 

@@ -46,6 +46,7 @@ class Made:
         host = QuantizedWeight(packed, scales, biases, bits, group, "affine")
         self.host = host
         self.values = dequantize(host, np.dtype(np.float64))
+        self.rounded = wide(self.values.astype(FLOATS[dtype]))  # as if it had been stored so
         arrays = (cp.asarray(array) for array in (packed, scales, biases))
         self.weight = QuantizedWeight(*arrays, bits, group, "affine")
 
@@ -71,13 +72,8 @@ SHAPES = [(1, 1), (7, 131), (28, 2130), (56, 300), (118, 533)]
 RINGS = [None, Ring(3, 64, 2), Ring(8, 128, 1), Ring(4, 256, 5)]
 
 
-@HALVES
-@KINDS
-@pytest.mark.parametrize("tokens", [1, 3, 8, 16])
-@pytest.mark.parametrize("size", SHAPES, ids=str)
-def test_few_rows(
-    compiler: Compiler,
-    multiprocessors: int,
+def check_few_rows(
+    matvec: QuantizedMatVec,
     dtype: str,
     bits: int,
     group: int,
@@ -87,9 +83,9 @@ def test_few_rows(
     on_device: Callable[..., Any],
     assert_close: Callable[..., None],
 ) -> None:
+    """Each way to multiply: with a residual, three matrices of a norm, gated."""
     (groups, height), rng = size, np.random.default_rng(1)
-    width, ring = groups * group, RINGS[(groups + tokens) % len(RINGS)]
-    matvec = QuantizedMatVec(compiler, multiprocessors, *([] if ring is None else [[ring]]))
+    width = groups * group
     x, norm = values(rng, dtype, tokens, width, size=3), values(rng, dtype, width)
     on_x, on_norm = on_device(x), (on_device(norm), EPS)
     made = Made(rng, dtype, height, width, bits, group)
@@ -117,6 +113,77 @@ def test_few_rows(
 
 @HALVES
 @KINDS
+@pytest.mark.parametrize("tokens", [1, 3, 8, 16])
+@pytest.mark.parametrize("size", SHAPES, ids=str)
+def test_few_rows(
+    compiler: Compiler,
+    multiprocessors: int,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    size: tuple[int, int],
+    values: Callable[..., NDArray[Any]],
+    on_device: Callable[..., Any],
+    assert_close: Callable[..., None],
+) -> None:
+    ring = RINGS[(size[0] + tokens) % len(RINGS)]
+    matvec = QuantizedMatVec(compiler, multiprocessors, *([] if ring is None else [[ring]]))
+    check_few_rows(matvec, dtype, bits, group, tokens, size, values, on_device, assert_close)
+
+
+@HALVES
+@pytest.mark.parametrize(("bits", "group"), [(4, 64), (8, 32)])
+@pytest.mark.parametrize("tokens", [1, 5, 16])
+def test_blocks_of_many_tiles(
+    compiler: Compiler,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    values: Callable[..., NDArray[Any]],
+    on_device: Callable[..., Any],
+    assert_close: Callable[..., None],
+) -> None:
+    """Several batches of tiles; tiles that lie in two or three matrices."""
+    matvec = QuantizedMatVec(compiler, 1, [Ring(8, 256, 2)])
+    size = (28, 2130)
+    check_few_rows(matvec, dtype, bits, group, tokens, size, values, on_device, assert_close)
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("tokens", [3, 20])
+def test_what_is_not_finite_stays_in_its_row_and_column(
+    compiler: Compiler,
+    multiprocessors: int,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    values: Callable[..., NDArray[Any]],
+) -> None:
+    rng, width, height = np.random.default_rng(4), 7 * group, 131
+    made, x = Made(rng, dtype, height, width, bits, group), values(rng, dtype, tokens, width)
+    x[0, 3], x[2, width - 1] = np.nan, np.inf
+    scales, biases = made.host.scales.copy(), made.host.biases.copy()  # type: ignore[union-attr]
+    scales[7, 2], biases[130, 6] = np.inf, np.nan
+    host = QuantizedWeight(made.host.packed, scales, biases, bits, group, "affine")
+    arrays = (cp.asarray(array) for array in (host.packed, scales, biases))
+    pair = (QuantizedWeight(*arrays, bits, group, "affine"), None)
+    with np.errstate(invalid="ignore"):
+        want = wide(x) @ dequantize(host, np.dtype(np.float64)).T
+        product: Any = QuantizedMatMul if tokens > 16 else QuantizedMatVec
+        got = wide(
+            cp.asnumpy(product(compiler, multiprocessors).multiply(cp.asarray(x), [pair])[0])
+        )
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+    assert np.isnan(got[0]).all()
+    assert np.isnan(got[:, 130]).all()
+
+
+@HALVES
+@KINDS
 @pytest.mark.parametrize("tokens", [1, 17, 40, 100, 256])
 @pytest.mark.parametrize("size", SHAPES, ids=str)
 def test_many_rows(
@@ -139,11 +206,11 @@ def test_many_rows(
     bias, residual = values(rng, dtype, height), values(rng, dtype, tokens, height)
     pair = (made.weight, on_device(bias))
     (out,) = matmul.multiply(on_device(x), [pair], on_device(residual))
-    assert_close(out, wide(x) @ made.values.T + wide(bias) + wide(residual), dtype)
+    assert_close(out, wide(x) @ made.rounded.T + wide(bias) + wide(residual), dtype)
     other = Made(rng, dtype, height // 7 + 1, width, bits, group)
     first, second = matmul.multiply(on_device(x), [(other.weight, None), pair])
-    assert_close(first, wide(x) @ other.values.T, dtype)
-    assert_close(second, wide(x) @ made.values.T + wide(bias), dtype)
+    assert_close(first, wide(x) @ other.rounded.T, dtype)
+    assert_close(second, wide(x) @ made.rounded.T + wide(bias), dtype)
 
 
 @KINDS
