@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import cupy as cp
 import numpy as np
+from quantized_peer import peer_microseconds
+from quantized_shapes import SHAPES
 
+from omnitide.backends.cuda.arrays import copy_into
 from omnitide.backends.cuda.blas import Blas
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.dequantize import Dequantize
@@ -34,35 +36,6 @@ from omnitide.quantized import QuantizedWeight
 EPS = 1e-6
 LAYERS = 8  # of which products are timed
 Pairs = list[tuple[QuantizedWeight, Any]]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a model."""
-
-    layers: int
-    hidden: int
-    queries: int
-    keys: int
-    inner: int
-    vocabulary: int
-
-    def products(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        """Rows of the matrices that one launch multiplies by, and their columns."""
-        return {
-            "projections": ((self.queries, self.keys, self.keys), self.hidden),
-            "output": ((self.hidden,), self.queries),
-            "gated": ((self.inner, self.inner), self.hidden),
-            "down": ((self.hidden,), self.inner),
-            "logits": ((self.vocabulary,), self.hidden),
-        }
-
-
-SHAPES = {
-    "qwen-7b": Shape(28, 3584, 3584, 512, 18944, 152064),
-    "qwen-3b": Shape(36, 2048, 2048, 256, 11008, 151936),
-    "minicpm-o": Shape(36, 4096, 4096, 1024, 12288, 151748),
-}
 
 
 def random_weight(height: int, width: int, bits: int, group: int, dtype: Any) -> QuantizedWeight:
@@ -99,11 +72,17 @@ def microseconds(launch: Callable[[], Any], repeat: int = 9) -> float:
 
 
 def copy_bandwidth() -> float:
-    """Terabytes a second of a large copy, read and written."""
-    source = cp.zeros(1 << 30, cp.uint8)
-    target = cp.empty_like(source)
-    time = microseconds(lambda: target.data.copy_from_device_async(source.data, source.nbytes))
-    return 2 * source.nbytes / time / 1e6
+    """Terabytes a second of a large copy by the copy engine, read and written, at best."""
+    source, stream = cp.zeros(1 << 29, cp.uint8), cp.cuda.get_current_stream()
+    target, times = cp.empty_like(source), []
+    for _ in range(6):
+        start, stop = cp.cuda.Event(), cp.cuda.Event()
+        start.record(stream)
+        copy_into(target, source)
+        stop.record(stream)
+        stop.synchronize()
+        times.append(cp.cuda.get_elapsed_time(start, stop) * 1e3)
+    return 2 * source.nbytes / min(times[1:]) / 1e6
 
 
 class Bench:
@@ -179,45 +158,6 @@ class Bench:
             inner = vector.multiply(x, gated, (norm, EPS), gated=True)[0]
             x = vector.multiply(inner, down, residual=x)[0]
         return vector.multiply(x, made["logits"][0], (norm, EPS))
-
-
-def peer_microseconds(layers: list[Pairs], x: Any) -> float:
-    """PyTorch's product of 4-bit weights, of the same sizes and other values."""
-    import torch
-
-    weight, stream = layers[0][0][0], torch.cuda.ExternalStream(cp.cuda.get_current_stream().ptr)
-    height, width = sum(w.shape[0] for w, _ in layers[0]), weight.shape[1]
-    with torch.cuda.stream(stream):
-        rows = torch.from_dlpack(x)
-        packed, scales = [], []
-        for _ in layers:
-            codes = torch.randint(0, 256, (height, width // 2), dtype=torch.uint8, device="cuda")
-            packed.append(torch.ops.aten._convert_weight_to_int4pack(codes, 8))
-            size = (width // weight.group_size, height, 2)
-            scales.append(torch.rand(size, dtype=torch.bfloat16, device="cuda") * 0.01)
-        group = weight.group_size
-
-        def launch() -> list[Any]:
-            return [
-                torch.ops.aten._weight_int4pack_mm(rows, p, group, s)
-                for p, s in zip(packed, scales, strict=True)
-            ]
-
-        launch()
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            kept = launch()
-        times = []
-        for _ in range(9):
-            start, stop = torch.cuda.Event(True), torch.cuda.Event(True)
-            start.record(stream)
-            graph.replay()
-            stop.record(stream)
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(stop) * 1e3)
-        del kept
-    return median(times[1:])
 
 
 def parse_ring(text: str) -> Ring:
