@@ -164,6 +164,24 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   float* sums = reinterpret_cast<float*>(inputs + (tokens + (norm_weight != nullptr)) * x_pitch);
   float* partials = sums + even_groups * TOKENS;
 
+  // Starts the copy of this thread's packs of some rows.
+  auto fetch = [&](int to, const T* from, int rows) {
+    const uint4* source = reinterpret_cast<const uint4*>(from);
+#pragma unroll 1
+    for (int row = 0; row < rows; ++row) {
+#pragma unroll 1
+      for (int at = thread; at < packs; at += threads) {
+        copy_16(shared_address(inputs + (to + row) * x_pitch + at), source + row * packs + at,
+                evict_normal());
+      }
+    }
+  };
+  let_successor_start();
+  wait_for_predecessor();
+  fetch(0, x, tokens);
+  if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
+  close_group();
+
   // Some blocks have one output more than others.
   const int all = gated ? height_0 : height_0 + height_1 + height_2;
   const Share share = Share::of(all, gridDim.x, blockIdx.x);
@@ -278,19 +296,6 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     barrier_arrive_after_copies(barrier);
 #endif
   };
-  // Starts the copy of this thread's packs of some rows.
-  auto fetch = [&](int to, const T* from, int rows) {
-    const uint4* source = reinterpret_cast<const uint4*>(from);
-#pragma unroll 1
-    for (int row = 0; row < rows; ++row) {
-#pragma unroll 1
-      for (int at = thread; at < packs; at += threads) {
-        copy_16(shared_address(inputs + (to + row) * x_pitch + at), source + row * packs + at,
-                evict_normal());
-      }
-    }
-  };
-
   // This warp's run in a batch of tiles.
   auto run_of = [&](int first) {
     const Share share =
@@ -323,11 +328,6 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     return added;
   };
 
-  let_successor_start();
-  wait_for_predecessor();
-  fetch(0, x, tokens);
-  if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
-  close_group();
 #if BULK_COPIES
   __shared__ __align__(8) unsigned long long barriers[MAX_WARPS * MAX_SLOTS];
   const unsigned first_barrier = shared_address(barriers + warp * MAX_SLOTS);
