@@ -67,7 +67,8 @@ struct Share {
   // Whose share holds a thing.
   __device__ __forceinline__ static int owner(int thing, int things, int shares) {
     const int each = things / shares, more = things % shares, longer = more * (each + 1);
-    return thing < longer ? thing / (each + 1) : more + (thing - longer) / each;
+    const bool is_longer = thing < longer;
+    return (is_longer ? thing : thing - longer) / (each + is_longer) + (is_longer ? 0 : more);
   }
 };
 
@@ -239,14 +240,15 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
   const int alignment = alignment_of_scales(groups | per_piece);
 #if !BULK_COPIES
   // Of 16 bytes, in a row of a piece; and which of whole pieces this lane copies if all lanes
-  // together copy a number of rows at once.
+  // together copy a number of rows at once, a power of two.
   const int whole_chunks = columns * BITS / 128;
   const int last_chunks = (width - (pieces - 1) * columns) * BITS / 128;
-  const int rows_at_once = max(32 / whole_chunks, 1), turn_shift = __ffs(rows_at_once) - 1;
-  const int lane_row = lane / whole_chunks;
-  const int lane_to = lane_row * pitch + lane % whole_chunks * 16;
-  const long long lane_from =
-      static_cast<long long>(lane_row) * row_bytes + lane % whole_chunks * 16;
+  const bool by_rows = whole_chunks <= 32 && (whole_chunks & (whole_chunks - 1)) == 0;
+  const int row_shift = __ffs(whole_chunks) - 1, turn_shift = by_rows ? 5 - row_shift : 0;
+  const int rows_at_once = 1 << turn_shift;
+  const int lane_row = lane >> row_shift, lane_byte = (lane & (whole_chunks - 1)) * 16;
+  const int lane_to = lane_row * pitch + lane_byte;
+  const long long lane_from = static_cast<long long>(lane_row) * row_bytes + lane_byte;
 #endif
   // Copies the codes and scales of a place to a slot.
   auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
@@ -262,7 +264,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     if (lane < rows) copy_bulk(codes_to + lane * pitch, from, bytes, barrier, evict_first());
 #else
     const int chunks = place.piece < pieces - 1 ? whole_chunks : last_chunks;
-    if (same_matrix && chunks == whole_chunks && 32 % chunks == 0) {
+    if (same_matrix && by_rows && chunks == whole_chunks) {
       const unsigned char* source = from + lane_from;
       unsigned target = codes_to + lane_to;
       int at = lane_row;
