@@ -95,15 +95,38 @@ def check_rotate(x: Array, cos: Array, sin: Array) -> None:
     check_shape("rotate", "sin", sin, num_tokens, head_dim // 2)
 
 
-def check_segments(q: Array, k: Array, v: Array, lengths: Sequence[int]) -> None:
-    """q, k, v of one shape (num_tokens, num_heads, head_dim), lengths that add up to num_tokens."""
+def check_segments(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Sequence[int],
+    key_lengths: Sequence[int] | None = None,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Require fitting shapes and lengths, and return the lengths of queries and of keys.
+
+    q (num_tokens, num_heads, head_dim); k, v of one shape (num_keys, num_heads, head_dim), that of
+    q without `key_lengths`; lengths that add up to num_tokens, as many that add up to num_keys.
+    """
     op = "segment_attention"
     check_shape(op, "q", q, None, None, None)
-    check_shape(op, "k", k, *q.shape)
-    check_shape(op, "v", v, *q.shape)
-    if any(length < 1 for length in lengths) or sum(lengths) != q.shape[0]:
+    check_shape(op, "k", k, q.shape[0] if key_lengths is None else None, *q.shape[1:])
+    check_shape(op, "v", v, *k.shape)
+    _check_lengths(op, "lengths", lengths, q.shape[0], "tokens")
+    if key_lengths is None:
+        return tuple(lengths), tuple(lengths)
+    _check_lengths(op, "key_lengths", key_lengths, k.shape[0], "keys")
+    if len(key_lengths) != len(lengths):
         raise ValueError(
-            f"[{op}] lengths must be at least 1 and add up to {q.shape[0]} tokens, got a least of "
+            f"[{op}] key_lengths must be one for each of {len(lengths)} segments, "
+            f"got {len(key_lengths)}"
+        )
+    return tuple(lengths), tuple(key_lengths)
+
+
+def _check_lengths(op: str, name: str, lengths: Sequence[int], total: int, of: str) -> None:
+    if any(length < 1 for length in lengths) or sum(lengths) != total:
+        raise ValueError(
+            f"[{op}] {name} must be at least 1 and add up to {total} {of}, got a least of "
             f"{min(lengths, default=0)} and a sum of {sum(lengths)}"
         )
 

@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 
-def equal_runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(start token, number of segments, length of each) of every run, in order."""
-    start = 0
-    for length, run in groupby(lengths):
-        count = len(list(run))
-        yield start, count, length
-        start += count * length
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive segments of one size.
+
+    Attributes:
+        count: Segments.
+        length, key_length: Queries and keys of each.
+        start, key_start: First query and first key of the first segment.
+    """
+
+    count: int
+    length: int
+    key_length: int
+    start: int
+    key_start: int
+
+    @property
+    def queries(self) -> slice:
+        """The queries of all segments."""
+        return slice(self.start, self.start + self.count * self.length)
+
+    @property
+    def keys(self) -> slice:
+        """The keys of all segments."""
+        return slice(self.key_start, self.key_start + self.count * self.key_length)
+
+
+def equal_runs(lengths: Sequence[int], key_lengths: Sequence[int]) -> Iterator[Run]:
+    """The runs of segments with so many queries and so many keys each, in order."""
+    start = key_start = 0
+    for (length, key_length), group in groupby(zip(lengths, key_lengths, strict=True)):
+        run = Run(len(list(group)), length, key_length, start, key_start)
+        yield run
+        start, key_start = run.queries.stop, run.keys.stop

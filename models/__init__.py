@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omnitide.backend import Backend
-from omnitide.config import MediaOptions
+from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.errors import CheckpointError
 from omnitide.model import OmniModel
 from omnitide.models.checkpoint import open_checkpoint, read_config
@@ -24,14 +24,19 @@ class Family:
 
     Attributes:
         name: Its folder here; the module `<name>.model` has `load(checkpoint, backend, name,
-            media)`.
+            media)` and `DEFAULTS`.
         architectures: As config.json spells them under "architectures".
         model_types: As config.json spells them under "model_type".
+        relatives: How names of checkpoints begin, in lower case, that are related and not
+            supported.
+        why_not: What those have that this family has not.
     """
 
     name: str
     architectures: tuple[str, ...]
     model_types: tuple[str, ...]
+    relatives: str | None = None
+    why_not: str = ""
 
 
 FAMILIES = (
@@ -43,6 +48,14 @@ FAMILIES = (
             "Qwen2_5OmniThinkerForConditionalGeneration",
         ),
         ("qwen2_5_omni", "qwen2_5_omni_thinker"),
+    ),
+    Family(
+        "minicpm_o",
+        ("MiniCPMO",),
+        ("minicpmo",),
+        relatives="minicpm",
+        why_not="of MiniCPM, MiniCPM-o 4.5 and 2.6 are supported; others, newer ones among them, "
+        "have another attention, another rotary embedding or other towers",
     ),
 )
 
@@ -63,10 +76,30 @@ def find_family(config: Mapping[str, Any]) -> Family:
         if not architectures and model_type in family.model_types:
             return family
     named = ", ".join(map(str, architectures)) or str(model_type or "none named")
+    lower = [str(n).lower() for n in (*architectures, model_type)]
+    for family in FAMILIES:
+        if family.relatives and any(name.startswith(family.relatives) for name in lower):
+            raise CheckpointError(
+                f"[models] config.json names {named}, which is not supported: {family.why_not}"
+            )
     known = ", ".join(name for family in FAMILIES for name in family.architectures)
     raise CheckpointError(
         f"[models] the architecture must be one of {known}; config.json names {named}"
     )
+
+
+def family_defaults(folder: Path) -> FamilyDefaults:
+    """Defaults of the family of the checkpoint in a folder, of which config.json alone is read.
+
+    Raises:
+        CheckpointError: There is no config.json, or its family is not supported.
+    """
+    return _defaults_of(find_family(read_config(folder)))
+
+
+def _defaults_of(family: Family) -> FamilyDefaults:
+    defaults: FamilyDefaults = import_module(f"{__name__}.{family.name}.model").DEFAULTS
+    return defaults
 
 
 def load_model(
@@ -81,14 +114,14 @@ def load_model(
         folder: In the layout of Hugging Face.
         backend: Where the weights go, in its dtype.
         name: For people to read; the folder's own name by default.
-        media: Frame rate and picture size that the model's units are made for.
+        media: Frame rate and picture size that the model's units are made for; the family's
+            defaults if None.
 
     Raises:
         CheckpointError: Whatever is wrong with the folder, before any weight is read.
     """
     family = find_family(read_config(folder))
     module = import_module(f"{__name__}.{family.name}.model")
-    model: OmniModel = module.load(
-        open_checkpoint(folder), backend, name or folder.name, media or MediaOptions()
-    )
+    media = media or _defaults_of(family).media()
+    model: OmniModel = module.load(open_checkpoint(folder), backend, name or folder.name, media)
     return model

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from omnitide.config import MediaOptions
+from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.model import ModelSpec
 from omnitide.models import FAMILIES
 
@@ -26,11 +26,13 @@ class KnownCheckpoint:
         spec: Its shapes; the name is the repository's.
         parameters: Weights that are loaded.
         media_tokens: The model's own arithmetic.
+        defaults: Of its family.
     """
 
     spec: ModelSpec
     parameters: int
     media_tokens: CountTokens
+    defaults: FamilyDefaults
 
 
 def supported() -> dict[str, str]:

@@ -78,8 +78,12 @@ _FAILURES = (
 )
 
 
-def cut_template(template: str) -> ChatPieces:
+def cut_template(template: str, **variables: bool) -> ChatPieces:
     """Render a template around sentinels and cut it at them.
+
+    Args:
+        template: Of a checkpoint.
+        **variables: Handed to the template; a template that does not read them is as it is.
 
     Raises:
         CheckpointError: It fails, or does not show a system message and turns in order.
@@ -91,8 +95,8 @@ def cut_template(template: str) -> ChatPieces:
         {"role": "user", "content": _SECOND},
     ]
     try:
-        asked = _render(template, messages[:2], add_generation_prompt=True)
-        answered = _render(template, messages, add_generation_prompt=False)
+        asked = _render(template, messages[:2], add_generation_prompt=True, **variables)
+        answered = _render(template, messages, add_generation_prompt=False, **variables)
     except _FAILURES as error:
         raise CheckpointError(
             f"[chat] the chat template fails ({error}); correct it or remove it from the folder"
@@ -111,15 +115,13 @@ def _default_of(settings: Any) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _render(template: str, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+def _render(template: str, messages: list[dict[str, str]], **variables: bool) -> str:
     # Settings and extension that templates on the hub are written for.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = _refuse
-    return environment.from_string(template).render(
-        messages=messages, add_generation_prompt=add_generation_prompt
-    )
+    return environment.from_string(template).render(messages=messages, **variables)
 
 
 def _refuse(message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from omnitide.errors import CheckpointError
@@ -14,10 +15,18 @@ ALLOWED_FILES = ("*.safetensors", "*.json", "*.txt", "*.jinja")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def resolve(model: str) -> Path:
+CONFIG_ONLY = ("config.json",)
+"""Enough to tell the family."""
+
+
+def resolve(model: str, files: Sequence[str] = ALLOWED_FILES) -> Path:
     """The folder of a model given as a folder or as a repository name ("owner/name").
 
     A folder of that name comes first. A repository is downloaded unless it is in the cache.
+
+    Args:
+        model: Folder or repository.
+        files: Patterns of what to download of a repository, `ALLOWED_FILES` or fewer.
 
     Raises:
         CheckpointError: It is neither, or the download failed; the message says what to do.
@@ -31,11 +40,11 @@ def resolve(model: str) -> Path:
             f"[checkpoint] a model is a folder or a repository name, got {model!r}; there is no "
             "such folder, and a repository name reads owner/name, such as Qwen/Qwen2.5-Omni-3B"
         )
-    return download(model)
+    return download(model, files)
 
 
-def download(repository: str) -> Path:
-    """Download a repository's weights and text files; the folder in the cache.
+def download(repository: str, files: Sequence[str] = ALLOWED_FILES) -> Path:
+    """Download files of a repository by patterns; the folder in the cache.
 
     Raises:
         CheckpointError: No network, no such repository, or no access to it.
@@ -51,7 +60,7 @@ def download(repository: str) -> Path:
     )
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=list(ALLOWED_FILES)))
+        return Path(snapshot_download(repository, allow_patterns=list(files)))
     except HFValidationError as error:
         raise CheckpointError(f"[hub] {repository!r} is no repository name: {error}") from error
     except GatedRepoError as error:

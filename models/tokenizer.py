@@ -89,6 +89,10 @@ class TextTokenizer:
             )
         return self._special[marker]
 
+    def has_special(self, marker: str) -> bool:
+        """Whether there is such a special token."""
+        return marker in self._special
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids without special tokens; broken UTF-8 becomes U+FFFD."""
         text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
@@ -96,7 +100,10 @@ class TextTokenizer:
 
 
 def byte_level_bpe(
-    vocab: Mapping[str, int], merges: Sequence[tuple[str, str]], special: Mapping[str, int]
+    vocab: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    special: Mapping[str, int],
+    added: Mapping[str, int] | None = None,
 ) -> Tokenizer:
     """A byte-level BPE tokenizer that cuts text as Qwen2's does.
 
@@ -104,9 +111,11 @@ def byte_level_bpe(
         vocab: Id by token, bytes spelled as printable characters (GPT-2's table).
         merges: Pairs of tokens, most urgent first.
         special: Id by marker. The ids are kept.
+        added: Id by word that is one token wherever it is written, such as "<think>".
     """
+    added = added or {}
     # Added tokens get the ids that the vocabulary gives them, so they are put there first.
-    bpe = models.BPE(vocab={**vocab, **special}, merges=list(merges))
+    bpe = models.BPE(vocab={**vocab, **special, **added}, merges=list(merges))
     tokenizer = Tokenizer(bpe)
     tokenizer.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated")
@@ -115,6 +124,7 @@ def byte_level_bpe(
     tokenizer.decoder = decoders.ByteLevel()
     by_id = sorted(special, key=lambda marker: special[marker])
     tokenizer.add_special_tokens([AddedToken(marker, normalized=False) for marker in by_id])
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in added])
     return tokenizer
 
 
@@ -127,15 +137,18 @@ def _from_text(text: str) -> Tokenizer:
 
 
 def _from_parts(folder: Path, vocab: Path, merges: Path) -> Tokenizer:
-    """The tokenizer of vocab.json, merges.txt and the markers in tokenizer_config.json."""
+    """The tokenizer of vocab.json, merges.txt and the added tokens in tokenizer_config.json."""
     config = folder / "tokenizer_config.json"
     settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    added = settings.get("added_tokens_decoder", {})
-    special = {token["content"]: int(i) for i, token in added.items() if token.get("special")}
+    listed = settings.get("added_tokens_decoder", {})
+    special, added = (
+        {t["content"]: int(i) for i, t in listed.items() if bool(t.get("special")) is wanted}
+        for wanted in (True, False)
+    )
     lines = merges.read_text(encoding="utf-8").splitlines()
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"a line of {merges.name} is not a pair")
     return byte_level_bpe(
-        json.loads(vocab.read_text(encoding="utf-8")), [(a, b) for a, b in pairs], special
+        json.loads(vocab.read_text(encoding="utf-8")), [(a, b) for a, b in pairs], special, added
     )

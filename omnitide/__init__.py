@@ -15,17 +15,27 @@ from pathlib import Path
 if not (Path(__file__).parent / "backends").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
-from omnitide.config import MediaOptions, MigrationConfig, RetentionConfig, SamplingConfig
+from omnitide.config import (
+    DuplexConfig,
+    MediaOptions,
+    MigrationConfig,
+    RetentionConfig,
+    SamplingConfig,
+)
+from omnitide.duplex import DuplexSession
 from omnitide.errors import OmnitideError
 from omnitide.follow import Question, follow
 from omnitide.loading import load
-from omnitide.response import GenerationResponse, SessionStats, Update
+from omnitide.response import DuplexUpdate, GenerationResponse, SessionStats, Update, Utterance
 from omnitide.session import Session
 from omnitide.streaming import stream_generate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DuplexConfig",
+    "DuplexSession",
+    "DuplexUpdate",
     "GenerationResponse",
     "MediaOptions",
     "MigrationConfig",
@@ -36,6 +46,7 @@ __all__ = [
     "Session",
     "SessionStats",
     "Update",
+    "Utterance",
     "__version__",
     "follow",
     "load",

@@ -151,6 +151,14 @@ class Backend(Protocol):
         """Exact GELU (the error function's)."""
         ...
 
+    def gelu_tanh(self, x: Array) -> Array:
+        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an approximation of GELU."""
+        ...
+
+    def relu(self, x: Array) -> Array:
+        """max(x, 0)."""
+        ...
+
     def argmax(self, logits: Array) -> int:
         """Index of the greatest of logits (num_logits,), the lowest of equals; -1 if any is NaN."""
         ...
@@ -168,11 +176,25 @@ class Backend(Protocol):
         ...
 
     def segment_attention(
-        self, q: Array, k: Array, v: Array, lengths: Sequence[int], scale: float
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        lengths: Sequence[int],
+        scale: float,
+        key_lengths: Sequence[int] | None = None,
     ) -> Array:
         """Full attention inside each of consecutive segments, none across them (encoders).
 
-        q, k, v (num_tokens, num_heads, head_dim); lengths add up to num_tokens. Same shape out.
+        Args:
+            q: (num_tokens, num_heads, head_dim).
+            k, v: (num_keys, num_heads, head_dim).
+            lengths: Tokens of each segment, at least 1; they add up to num_tokens.
+            scale: Factor of the scores.
+            key_lengths: Keys of each segment, at least 1; they add up to num_keys. None: `lengths`.
+
+        Returns:
+            The shape of q.
         """
         ...
 

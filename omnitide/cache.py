@@ -7,8 +7,9 @@ was before or as it is after, never between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ from omnitide.migration import MigrationPlan
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.pages import PageTable, Slots
 from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
-from omnitide.retention import RetentionPlan, RetentionPolicy
+from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
 from omnitide.rotary import RotaryTables, Table
 from omnitide.step import MassSum, Step
-from omnitide.units import Unit, UnitKind
+from omnitide.units import Cells, Unit, UnitKind
 
 Observer = Callable[[Unit], None]
 """Called with each unit once it is whole and recorded."""
@@ -91,12 +92,13 @@ class BoundedCache:
         """The committed history."""
         return self.state.history
 
-    def append(self, encoded: EncodedUnit, **changes: Any) -> Array:
+    def append(self, encoded: EncodedUnit, open: bool = False, **changes: Any) -> Array:
         """Check, allocate, prefill and record one unit. Logits of its last token.
 
         Args:
             encoded: The unit; without cells it changes nothing but what `changes` says.
-            **changes: Fields of the state to replace with it: `stream`, `time`.
+            open: Whether it is to grow by `extend` until `close`.
+            **changes: Fields of the state to replace with it: `stream`, `time`, `talk`.
 
         Raises:
             CapacityError: The unit does not fit; nothing has changed.
@@ -105,32 +107,41 @@ class BoundedCache:
         unit = encoded.unit
         if unit.kind != UnitKind.SYSTEM:  # the capacity was made around the system prefix
             self.capacity.check_fits(f"{unit.kind} unit", len(unit), len(self.history))
-        logits = self._grow(unit, encoded.embeddings, self.history.append, **changes)
-        if len(unit):
+        record = partial(self.history.append, open=open)
+        logits = self._grow(unit, encoded.embeddings, record, **changes)
+        if len(unit) and not open:
             self._tell(unit)
         return logits
 
     def open_reply(self, time: float | None) -> None:
-        """Begin a reply unit, which stays open until `close_reply`."""
+        """Begin a reply unit, which stays open until `close`."""
         unit = Unit(UnitKind.REPLY, self.history.cells[:0], time)
         history = self.history.append(unit, np.empty(0, np.int32), open=True)
         self.state = replace(self.state, history=history)
 
-    def extend_reply(self, unit: Unit, embeddings: Array) -> Array:
-        """Add cells to the open reply. Logits of the last token.
+    def extend(self, unit: Unit, embeddings: Array, **changes: Any) -> Array:
+        """Add cells to the open unit: a reply, or what a model says in a media unit.
+
+        Args:
+            unit: The cells; steps and spans continue those of the open unit.
+            embeddings: Of the cells.
+            **changes: Fields of the state to replace with it: `talk`.
+
+        Returns:
+            Logits of the last token.
 
         While the device computes them, the place of a next token is worked out.
 
         Raises:
-            CapacityError: The reply is longer than what was kept free for it.
+            CapacityError: There are more than what was kept free for replies.
         """
         self.capacity.check_fits("reply", len(unit), len(self.history), is_reply=True)
-        logits = self._grow(unit, embeddings, self.history.extend)
+        logits = self._grow(unit, embeddings, self.history.extend, **changes)
         self._look_ahead(unit)
         return logits
 
-    def close_reply(self) -> None:
-        """End the open reply."""
+    def close(self) -> None:
+        """End the open unit."""
         record = self.history.open_unit()
         self.state = replace(self.state, history=self.history.close())
         cells = self.history.cells[-record.length :] if record.length else self.history.cells[:0]
@@ -164,6 +175,42 @@ class BoundedCache:
             state = replace(state, rows_moved=state.rows_moved + migration.rows_moved)
         self.state = replace(state, table=settled(state.history, state.table, self.layout))
         return Eviction(plan, migration)
+
+    def renew_prefix(self, kept: int, unit: Unit, embeddings: Array, **changes: Any) -> None:
+        """Give the system prefix another end, which sees what is kept of it and nothing else.
+
+        What follows keeps its K and V and moves to where the prefix now ends.
+
+        Args:
+            kept: First cells of the prefix that stay.
+            unit: The new end; steps and spans continue those of the kept cells.
+            embeddings: Of its tokens.
+            **changes: Fields of the state to replace with it: `talk`.
+
+        Raises:
+            CapacityError: It has more tokens than the pools have free.
+        """
+        state = self.state
+        self.capacity.check_fits("prefix", len(unit), len(state.history), is_reply=True)
+        table, before = state.table.copy(), state.history.prefix
+        self._make_room(table, len(unit))
+        slots = place(table, unit, state.history, self.policy, self.layout, self.config)
+        history = state.history.renew_prefix(kept, unit, slots)
+        angles, mass = self._angles(history), state.mass
+        cells = history.cells[: kept + len(unit)]
+        self._run(self._steps(cells, angles, kept, state.rotation, False), embeddings, None)
+        table.release(state.history.cells["slot"][kept:before])
+        if mass is not None:
+            mass = np.concatenate([mass[:kept], np.zeros(len(unit)), mass[before:]])
+        self.state = replace(
+            state,
+            history=history,
+            table=table,
+            angles=angles,
+            mass=mass,
+            renewals=state.renewals + 1,
+            **changes,
+        )
 
     def check_integrity(self) -> None:
         """Compare table, history and attention mass.
@@ -199,7 +246,7 @@ class BoundedCache:
             placed = ahead
         else:
             placed = self._place(unit, record)
-        logits = self._forward(placed, embeddings)
+        logits = self._run(placed.steps, embeddings, placed.after.mass)
         self.state = replace(placed.after, **changes)
         return logits
 
@@ -225,7 +272,8 @@ class BoundedCache:
             # A copy: the pass adds to the mass of old cells too.
             mass = np.concatenate([mass, np.zeros(len(unit))])
         after = replace(state, history=history, table=table, angles=angles, mass=mass)
-        return Placed(state, unit, after, first, tuple(self._steps(after, first)))
+        steps = self._steps(history.cells, angles, first, state.rotation, mass is not None)
+        return Placed(state, unit, after, first, tuple(steps))
 
     def _make_room(self, table: PageTable, count: int) -> None:
         """Grow an unbounded cache by doubling. Pools larger than the table do no harm."""
@@ -238,12 +286,14 @@ class BoundedCache:
     def _angles(self, history: History, first: int = 0) -> Table:
         return self._rotary.look_up(history.cells["position"][first:])
 
-    def _steps(self, state: CacheState, first: int) -> Iterator[Step]:
+    def _steps(
+        self, cells: Cells, angles: Table, first: int, rotation: int, with_mass: bool
+    ) -> Iterator[Step]:
         """The passes over the cells from `first` on."""
-        slots = np.ascontiguousarray(state.history.cells["slot"])
+        slots = np.ascontiguousarray(cells["slot"])
         orders = np.arange(len(slots), dtype=np.int32)
-        half = state.angles.shape[1] // 2
-        cos, sin = state.angles[:, :half], state.angles[:, half:]
+        half = angles.shape[1] // 2
+        cos, sin = angles[:, :half], angles[:, half:]
         most = self._backend.prefill_step
         for begin in range(first, len(slots), most):
             stop = min(begin + most, len(slots))
@@ -256,20 +306,19 @@ class BoundedCache:
                 orders[begin:stop],
                 cos[begin:stop],
                 sin[begin:stop],
-                None if state.mass is None else MassSum(),
-                # Positions are laid out anew by evictions and by nothing else.
-                rotation=state.evictions,
+                MassSum() if with_mass else None,
+                rotation=rotation,
             )
 
-    def _forward(self, placed: Placed, embeddings: Array) -> Array:
-        """Run the passes; adds what they attend to to the mass. Logits of the last token."""
+    def _run(self, steps: Iterable[Step], embeddings: Array, mass: Mass | None) -> Array:
+        """Run passes; adds what they attend to to `mass`. Logits of the last token."""
         logits: Array = None
         done = 0
-        for step in placed.steps:
+        for step in steps:
             piece = embeddings[done : done + step.num_queries]
             done += step.num_queries
             logits = self._backend.forward_pass(self.model.forward, piece, self.pools, step)
-            if placed.after.mass is not None and step.mass is not None:
+            if mass is not None and step.mass is not None:
                 # Read now: a sum still to be computed would hold on to the pools.
-                placed.after.mass[: step.num_cells] += self._backend.to_numpy(step.mass.total)
+                mass[: step.num_cells] += self._backend.to_numpy(step.mass.total)
         return logits

@@ -24,7 +24,9 @@ class CacheState:
         stream: The model's own state of the stream (`OmniModel.new_stream`).
         mass: Attention mass of the cells, shape (num_cells,); None if the policy needs none.
         time: Second of the stream up to which the model has seen it.
+        talk: What a duplex session remembers of who spoke (`duplex.Talk`); None in others.
         evictions, rows_moved: Counts since the start.
+        renewals: How often the system prefix got another end.
     """
 
     history: History
@@ -33,8 +35,15 @@ class CacheState:
     stream: Any
     mass: Mass | None = None
     time: float = 0.0
+    talk: Any = None
     evictions: int = 0
     rows_moved: int = 0
+    renewals: int = 0
+
+    @property
+    def rotation(self) -> int:
+        """Tells angles apart (`Step.rotation`): positions are laid out anew by these two alone."""
+        return self.evictions + self.renewals
 
 
 @dataclass(frozen=True, slots=True, eq=False)

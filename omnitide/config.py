@@ -21,6 +21,10 @@ LEAST_MEDIA = 1e-3
 """Least frame rate, and least seconds of a chunk; both are rounded to millionths."""
 
 
+SOUND_MEMORY = 10.0
+"""See `MediaOptions.sound_memory`. Seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class FamilyDefaults:
     """What the paper leaves open and a model family decides. Tuned on quality, by family.
@@ -42,6 +46,21 @@ class FamilyDefaults:
     max_pixels: int = 448 * 448
     min_pixels: int = 56 * 56
     system_prompt: str = "You are a helpful assistant."
+
+    def media(
+        self,
+        fps: float | None = None,
+        chunk_seconds: float | None = None,
+        max_pixels: int | None = None,
+        sound_memory: float | None = None,
+    ) -> MediaOptions:
+        """How a stream is cut for this family, with what the user gave in its place."""
+        return MediaOptions(
+            self.fps if fps is None else fps,
+            self.chunk_seconds if chunk_seconds is None else chunk_seconds,
+            self.max_pixels if max_pixels is None else max_pixels,
+            SOUND_MEMORY if sound_memory is None else sound_memory,
+        )
 
 
 DEFAULTS = FamilyDefaults()
@@ -121,11 +140,14 @@ class MediaOptions:
         fps: Frames taken a second of stream.
         chunk_seconds: Seconds of a chunk.
         max_pixels: Most pixels of a frame handed on; larger ones are scaled down by the encoder.
+        sound_memory: Seconds of sound that an encoder with a table of positions hears again when
+            the table is full and it begins anew. 0: it forgets all.
     """
 
     fps: float = DEFAULTS.fps
     chunk_seconds: float = DEFAULTS.chunk_seconds
     max_pixels: int = DEFAULTS.max_pixels
+    sound_memory: float = SOUND_MEMORY
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -137,6 +159,7 @@ class MediaOptions:
             if value < LEAST_MEDIA:
                 raise ConfigError(f"[media] {name} must be at least {LEAST_MEDIA:g}, got {value}")
         _at_least("media", 28 * 28, max_pixels=self.max_pixels)
+        _at_least("media", 0, sound_memory=self.sound_memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +188,26 @@ class SamplingConfig:
             raise ConfigError(f"[sampling] top_p must be in (0, 1], got {self.top_p:g}")
         if not 0 <= self.min_p <= 1:
             raise ConfigError(f"[sampling] min_p must be in [0, 1], got {self.min_p:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class DuplexConfig:
+    """When a model that decides itself when to speak may do so.
+
+    Attributes:
+        force_listen: First units of the stream in which it listens, whatever it would decide.
+        unit_tokens: Most tokens that it decides on in a unit.
+        recall: Tokens that it said in units which have been dropped and that are kept in the
+            system prefix, newest first; 0 is off.
+    """
+
+    force_listen: int = 3
+    unit_tokens: int = 20
+    recall: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least("duplex", 0, force_listen=self.force_listen, recall=self.recall)
+        _at_least("duplex", 2, unit_tokens=self.unit_tokens)
 
 
 RULES = ("cost", "tiles", "span", "layout")

@@ -17,6 +17,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from omnitide.media.clip import write_clip
+from omnitide.models.minicpm_o import tiny as minicpm_o
 from omnitide.models.qwen2_5_omni.tiny import tiny_config, write_random_checkpoint
 
 CLIP_SECONDS = 60
@@ -26,8 +27,13 @@ CLIP_SIZE = 224
 """Width and height of the embedded clip, pixels."""
 
 
-def default_checkpoint() -> Path:
-    """Folder of the embedded checkpoint, made if it is not there yet."""
+def default_checkpoint(duplex: bool = False) -> Path:
+    """Folder of the embedded checkpoint, made if it is not there yet.
+
+    `duplex`: one that speaks when it decides to.
+    """
+    if duplex:
+        return _made_once("duplex", str(minicpm_o.tiny_config()), minicpm_o.write_random_checkpoint)
     shipped = Path(str(files("omnitide.assets") / "default"))
     if (shipped / "model.safetensors").is_file():
         return shipped

@@ -174,6 +174,34 @@ class History:
             cells["slot"] = place[cells["slot"]]
         return replace(self, cells=cells, _buffer=cells)
 
+    def renew_prefix(self, kept: int, unit: Unit, slots: Slots) -> History:
+        """The history with another end of its first unit, the system prefix.
+
+        Everything is laid out anew, and counted anew: orders begin at 0.
+
+        Args:
+            kept: First cells of the prefix that stay.
+            unit: What takes the place of its other cells; steps and spans continue the kept ones.
+            slots: Where they lie, shape (len(unit),).
+        """
+        prefix, length = self.units[0], kept + len(unit)
+        cells = np.concatenate([self.cells[:kept], unit.cells, self.cells[self.prefix :]])
+        new = cells[kept:length]
+        new["unit"], new["slot"] = prefix.id, slots
+        cells["order"] = np.arange(len(cells))
+        cells["position"], next_position = lay_out(cells)
+        record = replace(prefix, length=length, words=_words(Unit(prefix.kind, cells[:length])))
+        return replace(
+            self,
+            units=(record, *self.units[1:]),
+            cells=cells,
+            next_position=next_position,
+            next_order=len(cells),
+            tokens_seen=self.tokens_seen + len(unit),
+            _buffer=cells,
+            _starts=run_starts(cells["unit"]),
+        )
+
     def open_unit(self) -> UnitRecord:
         """The record of the open unit.
 
@@ -183,6 +211,12 @@ class History:
         if not self.units or not self.units[-1].open:
             raise ValueError("[history] no unit is open")
         return self.units[-1]
+
+    @property
+    def prefix(self) -> int:
+        """Cells of the first unit, the system prefix."""
+        starts = self.unit_starts()
+        return int(starts[1]) if len(starts) > 1 else len(self)
 
     def unit_starts(self) -> NDArray[np.int64]:
         """Index of the first cell of each unit that has cells, shape (num_units_with_cells,)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omnitide.config import MediaOptions
+from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.model import OmniModel
 
 
@@ -14,6 +14,7 @@ def load(
     backend: str = "auto",
     dtype: str | None = None,
     media: MediaOptions | None = None,
+    duplex: bool = False,
 ) -> OmniModel:
     """Load a model onto a backend.
 
@@ -21,7 +22,9 @@ def load(
         model: A folder, or a repository name to download; None takes the embedded default.
         backend: "auto", "mlx", "cuda" or "reference".
         dtype: "float32", "float16", "bfloat16" or "float64"; the backend's default if None.
-        media: Pixel limits and frame rate that the encoders are to expect.
+        media: Pixel limits and frame rate that the encoders are to expect; the family's defaults
+            if None.
+        duplex: Whether the embedded default is to be one that speaks when it decides to.
 
     Raises:
         CheckpointError: The folder is not a checkpoint of a supported family.
@@ -34,6 +37,24 @@ def load(
     from omnitide.models.hub import resolve
 
     chosen = load_backend(backend, dtype)
-    folder = default_checkpoint() if model is None else resolve(str(model))
+    folder = default_checkpoint(duplex) if model is None else resolve(str(model))
     name = "embedded default" if model is None else str(model)
     return chosen.run(load_model, folder, chosen, name=name, media=media)
+
+
+def defaults_of(model: str | Path | None = None, *, duplex: bool = False) -> FamilyDefaults:
+    """Defaults of a model's family; of a repository no more than config.json is downloaded.
+
+    Args:
+        model, duplex: As `load` takes them.
+
+    Raises:
+        CheckpointError: The folder is not a checkpoint of a supported family.
+    """
+    from omnitide.embedded import default_checkpoint
+    from omnitide.models import family_defaults
+    from omnitide.models.hub import CONFIG_ONLY, resolve
+
+    if model is None:
+        return family_defaults(default_checkpoint(duplex))
+    return family_defaults(resolve(str(model), CONFIG_ONLY))

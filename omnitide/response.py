@@ -78,6 +78,37 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Utterance:
+    """What a model that may speak at any time decided in one unit.
+
+    Attributes:
+        start, stop: Seconds of the stream that the unit covers; what is said follows them.
+        speaks: Whether it said anything.
+        text: Text that became whole, possibly none.
+        tokens: Tokens that it decided on, control tokens included.
+        in_turn: Whether its turn goes on after the unit.
+    """
+
+    start: float
+    stop: float
+    speaks: bool
+    text: str
+    tokens: tuple[int, ...]
+    in_turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DuplexUpdate(Update):
+    """What appending one unit of a duplex stream did; `tokens` counts what was decided too.
+
+    Attributes:
+        said: What the model decided; None for a unit without picture and sound.
+    """
+
+    said: Utterance | None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionStats:
     """Figures of a session; the keys of `omnitide generate --json` beside the replies.
 

@@ -38,6 +38,21 @@ class Sampler:
             raise NumericsError(NOT_NUMBERS)
         return token
 
+    def as_it_is(self, logits: Logits) -> int:
+        """A token for logits (vocab_size,) on the host, by their own probabilities alone."""
+        if np.isnan(logits).any():
+            raise NumericsError(NOT_NUMBERS)
+        if self.config.temperature == 0:
+            return int(np.argmax(logits))
+        return self._drawn(logits.astype(np.float64))
+
+    def of_logits(self, logits: Logits) -> int:
+        """The next token for logits (vocab_size,) on the host; -inf is never chosen."""
+        if self.config.temperature == 0:
+            return self(logits)
+        shifted = logits.astype(np.float64) - logits.max()
+        return self(shifted - np.log(np.exp(shifted).sum()))
+
     def __call__(self, logprobs: Logits) -> int:
         """The next token for log-probabilities of shape (vocab_size,)."""
         config = self.config
@@ -53,7 +68,11 @@ class Sampler:
         if 0 < config.top_k < len(kept):
             kept[np.argpartition(-kept, config.top_k)[config.top_k :]] = -np.inf
         with np.errstate(over="ignore"):  # at a temperature near 0, and -inf is then right
-            weights = np.cumsum(np.exp((kept - kept.max()) / config.temperature))
+            return self._drawn((kept - kept.max()) / config.temperature)
+
+    def _drawn(self, scores: NDArray[np.float64]) -> int:
+        """A token by the probabilities that are as the exponentials of scores (vocab_size,)."""
+        weights = np.cumsum(np.exp(scores - scores.max()))
         drawn = min(self._random.random() * weights[-1], np.nextafter(weights[-1], 0))
         return int(np.searchsorted(weights, drawn, side="right"))
 

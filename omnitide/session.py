@@ -96,13 +96,13 @@ class Session:
         self._stop = False
         self._run = model.backend.run
         media = media or model.media
-        unit = largest_unit or max(model.largest_media_unit(media), SMALLEST_UNIT_ROOM)
+        unit = self._largest_unit(media, largest_unit)
         self.largest_unit = unit
-        system = self._run(model.encode_system, system_prompt)
+        system, changes = self._run(self._begin, system_prompt)
         config, capacity = plan_capacity(
             retention or family_retention(model.defaults),
             self._policy.bounded,
-            len(system.unit),
+            len(system.unit) + self._prefix_room,
             unit,
             max_tokens + CLOSING,
             max_kv_size,
@@ -119,7 +119,7 @@ class Session:
             make_acceptance(self.migration, placer.accept, config.high_watermark, self.costs),
             kv_bits,
         )
-        self._run(self.cache.append, system)
+        self._run(partial(self.cache.append, system, **changes))
 
     @property
     def time(self) -> float:
@@ -184,7 +184,17 @@ class Session:
         """Figures as of now."""
         return self._figures.stats(self.cache)
 
+    _prefix_room = 0  # tokens by which the system prefix may grow
+
+    def _largest_unit(self, media: MediaOptions, given: int | None) -> int:
+        """Tokens of the largest unit."""
+        return given or max(self.model.largest_media_unit(media), SMALLEST_UNIT_ROOM)
+
     # -- on the backend's thread ----------------------------------------------------------------
+
+    def _begin(self, system_prompt: str | None) -> tuple[EncodedUnit, dict[str, Any]]:
+        """The system prefix, and the fields of the cache's state that come with it."""
+        return self.model.encode_system(system_prompt), {}
 
     def _update(self, encode: Callable[[], tuple[EncodedUnit, dict[str, Any]]]) -> Update:
         """Encode a unit, append it, and cut the history if that made it too long."""
@@ -254,7 +264,7 @@ class Session:
     def _begin_reply(self, prompt: str) -> tuple[Array, int, int]:
         """Prefill a prompt and open the reply. Logits, tokens of the prompt, id of the reply."""
         self._return_to_user()
-        encoded = self.model.encode_prompt(prompt, self.time)
+        encoded = self.model.encode_prompt(prompt, self.time, self.cache.state.stream)
         # A history above its watermark is cut after the reply: what is asked about must be seen.
         logits = self.cache.append(encoded)
         self.cache.open_reply(self.time)
@@ -270,7 +280,7 @@ class Session:
                 "ended by what was appended or asked since; ask again"
             )
         unit = self.model.reply_unit([token], record.length)
-        logits = self.cache.extend_reply(unit, self.model.embed([token]))
+        logits = self.cache.extend(unit, self.model.embed([token]))
         if last:
             self._return_to_user()
         return logits
@@ -290,8 +300,8 @@ class Session:
         last_token = int(self.cache.history.cells["token"][-1])
         stopped = record.length > 0 and last_token in self.model.eos_tokens
         unit = self.model.closing_unit(record.length, stopped)
-        self.cache.extend_reply(unit, self.model.embed(unit.cells["token"]))
-        self.cache.close_reply()
+        self.cache.extend(unit, self.model.embed(unit.cells["token"]))
+        self.cache.close()
         return self.cache.evict()
 
 

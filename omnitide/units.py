@@ -58,7 +58,7 @@ CELL = np.dtype(
         ("step", np.int32),  # position step in the unit: cells of one step share a base position
         ("offset", np.int32, (AXES,)),  # offset from that base on each axis
         ("advances", np.bool_),  # whether the cell counts for the extent of its step
-        ("order", np.int64),  # place in the logical history; never re-used
+        ("order", np.int64),  # place in the logical history; not re-used, but for a renewed prefix
         ("position", np.int32, (AXES,)),  # what RoPE rotates by
         ("slot", np.int32),  # where K and V lie: page * PAGE_SIZE + row
     ]

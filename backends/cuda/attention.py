@@ -66,12 +66,18 @@ class Attention:
         )
 
     def segments(
-        self, q: Array, k: Array, v: Array, lengths: tuple[int, ...], scale: float
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        lengths: tuple[int, ...],
+        key_lengths: tuple[int, ...],
+        scale: float,
     ) -> Array:
         """Full attention inside each segment."""
         if not lengths:
             return cp.empty_like(q)
         q, k, v = (cp.ascontiguousarray(x) for x in (q, k, v))
         if q.dtype.itemsize == 2 and q.shape[2] in SEGMENT_HEAD_DIMS:
-            return self._segments(q, k, v, lengths, scale)
-        return self._plain.segments(q, k, v, lengths, scale)
+            return self._segments(q, k, v, lengths, key_lengths, scale)
+        return self._plain.segments(q, k, v, lengths, key_lengths, scale)

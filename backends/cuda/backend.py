@@ -170,6 +170,14 @@ class CudaBackend:
         """Exact GELU, in float32."""
         return self._elementwise.gelu(cp.ascontiguousarray(x))
 
+    def gelu_tanh(self, x: Array) -> Array:
+        """GELU by a hyperbolic tangent, in float32."""
+        return self._elementwise.gelu_tanh(cp.ascontiguousarray(x))
+
+    def relu(self, x: Array) -> Array:
+        """max(x, 0)."""
+        return self._elementwise.relu(cp.ascontiguousarray(x))
+
     def argmax(self, logits: Array) -> int:
         """Index of the greatest; one number is read."""
         checks.check_logits("argmax", logits)
@@ -189,11 +197,17 @@ class CudaBackend:
         )
 
     def segment_attention(
-        self, q: Array, k: Array, v: Array, lengths: Sequence[int], scale: float
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        lengths: Sequence[int],
+        scale: float,
+        key_lengths: Sequence[int] | None = None,
     ) -> Array:
         """Full attention inside each segment."""
-        checks.check_segments(q, k, v, lengths)
-        return self._attention.segments(q, k, v, tuple(lengths), scale)
+        sizes = checks.check_segments(q, k, v, lengths, key_lengths)
+        return self._attention.segments(q, k, v, *sizes, scale)
 
     # -- the paged cache ------------------------------------------------------------------------
     def new_pools(

@@ -36,7 +36,7 @@ def _take(unit: str) -> Instance:
 def instances() -> tuple[Instance, ...]:
     """Every instance that `Elementwise` can launch."""
     pairs = [(dtype, width) for dtype in DTYPES for width in widths(dtype)]
-    names = ("swiglu", "gelu", "add", "rotate")
+    names = ("swiglu", "gelu", "gelu_tanh", "relu", "add", "rotate")
     plain = [_operation(name, *pair) for name in names for pair in pairs]
     biased = [_add_bias(*pair, adds) for pair in pairs for adds in (False, True)]
     return (*plain, *biased, *(_take(unit) for unit in UNITS))
@@ -76,6 +76,18 @@ class Elementwise:
         """Exact GELU, accurate in the tails."""
         out = cp.empty(x.shape, x.dtype)
         self._launch("gelu", (x, out))
+        return out
+
+    def gelu_tanh(self, x: Array) -> Array:
+        """GELU by a hyperbolic tangent, accurate in the tails."""
+        out = cp.empty(x.shape, x.dtype)
+        self._launch("gelu_tanh", (x, out))
+        return out
+
+    def relu(self, x: Array) -> Array:
+        """max(x, 0); NaN stays."""
+        out = cp.empty(x.shape, x.dtype)
+        self._launch("relu", (x, out))
         return out
 
     def add(self, a: Array, b: Array) -> Array:

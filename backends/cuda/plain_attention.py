@@ -140,16 +140,25 @@ class PlainAttention:
         )
         return out
 
-    def segments(self, q: Array, k: Array, v: Array, lengths: Sequence[int], scale: float) -> Array:
+    def segments(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        lengths: Sequence[int],
+        key_lengths: Sequence[int],
+        scale: float,
+    ) -> Array:
         """Full attention inside each of consecutive segments, none across them.
 
-        q, k, v (num_tokens, num_heads, head_dim); lengths add up to num_tokens. Same shape out.
+        q (num_tokens, num_heads, head_dim); k, v (num_keys, num_heads, head_dim); lengths add up to
+        num_tokens, key_lengths to num_keys. The shape of q out.
         """
         out = cp.empty(q.shape, q.dtype)
         if q.size == 0:
             return out
         _, num_heads, head_dim = q.shape
-        blocks = segment_blocks(lengths)
+        blocks = segment_blocks(lengths, key_lengths)
         chunks = _chunks(head_dim)
         self._compiler(_instance("plain_segments", str(q.dtype), chunks))(
             (len(blocks), num_heads),
@@ -213,15 +222,18 @@ class PlainAttention:
         return max(1, min(wanted, max_tiles // _TILES_OF_A_SPLIT))
 
 
-def segment_blocks(lengths: Sequence[int]) -> NDArray[np.int32]:
-    """(first token, start and stop of its segment) of each block of rows, shape (num_blocks, 3)."""
+def segment_blocks(lengths: Sequence[int], key_lengths: Sequence[int]) -> NDArray[np.int32]:
+    """What each block of rows does, shape (num_blocks, 4).
+
+    Its first token, where the tokens of its segment stop, where the keys of it start and stop.
+    """
     blocks = []
-    start = 0
-    for length in lengths:
-        stop = start + length
-        blocks += [(first, start, stop) for first in range(start, stop, _BLOCK_ROWS)]
-        start = stop
-    return np.array(blocks, np.int32).reshape(-1, 3)
+    start = key_start = 0
+    for length, key_length in zip(lengths, key_lengths, strict=True):
+        stop, key_stop = start + length, key_start + key_length
+        blocks += [(at, stop, key_start, key_stop) for at in range(start, stop, _BLOCK_ROWS)]
+        start, key_start = stop, key_stop
+    return np.array(blocks, np.int32).reshape(-1, 4)
 
 
 def _chunks(head_dim: int) -> int:

@@ -78,16 +78,24 @@ class SegmentAttention:
         """
         self._compiler = compiler
         self._shared_limit = shared_limit
-        self._work: dict[tuple[tuple[int, ...], int], Array] = {}
+        self._work: dict[tuple[tuple[int, ...], tuple[int, ...], int], Array] = {}
 
     def __call__(
-        self, q: Array, k: Array, v: Array, lengths: tuple[int, ...], scale: float
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        lengths: tuple[int, ...],
+        key_lengths: tuple[int, ...],
+        scale: float,
     ) -> Array:
-        """Attention of each segment's tokens over the same segment.
+        """Attention of each segment's tokens over the keys of the same segment.
 
         Args:
-            q, k, v: (num_tokens, num_heads, head_dim).
+            q: (num_tokens, num_heads, head_dim).
+            k, v: (num_keys, num_heads, head_dim).
             lengths: Tokens of each segment; they add up to num_tokens.
+            key_lengths: Keys of each segment; they add up to num_keys.
             scale: Factor of the scores, positive.
 
         Returns:
@@ -95,11 +103,11 @@ class SegmentAttention:
         """
         _, num_heads, head_dim = q.shape
         out = cp.empty_like(q)
-        longest = max(lengths, default=0)
+        longest = max(key_lengths, default=0)
         if longest == 0:
             return out
         shape = self._shape(head_dim, longest)
-        work = self._items(lengths, shape.rows)
+        work = self._items(lengths, key_lengths, shape.rows)
         self._compiler(instance(q.dtype.name, head_dim, shape))(
             (len(work), num_heads),
             (32 * shape.warps,),
@@ -117,7 +125,7 @@ class SegmentAttention:
         return out
 
     def _shape(self, head_dim: int, longest: int) -> Shape:
-        """What serves segments of up to so many tokens best."""
+        """What serves segments of up to so many keys best."""
         if head_dim not in ENCODER_DIMS:
             return PLAIN
         if longest <= CELLS:
@@ -128,26 +136,33 @@ class SegmentAttention:
         twice = (shape for shape in LONG if 2 * (shape.shared(head_dim) + RESERVED) <= room)
         return next(twice, PLAIN)
 
-    def _items(self, lengths: tuple[int, ...], rows: int) -> Array:
-        """What each block does, int32, shape (num_items, 3); long segments first."""
-        key = (lengths, rows)
+    def _items(self, lengths: tuple[int, ...], key_lengths: tuple[int, ...], rows: int) -> Array:
+        """What each block does, int32, shape (num_items, 5); long segments first."""
+        key = (lengths, key_lengths, rows)
         if key not in self._work:
             if len(self._work) == MOST_KEPT:
                 self._work.pop(next(iter(self._work)))
-            self._work[key] = cp.asarray(work_items(lengths, rows))
+            self._work[key] = cp.asarray(work_items(lengths, key_lengths, rows))
         return self._work[key]
 
 
 def work_items(
-    lengths: tuple[int, ...], rows: int
+    lengths: tuple[int, ...], key_lengths: tuple[int, ...], rows: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    """First token and length of a segment, first row of a block in it; long segments first."""
-    count = np.array(lengths, np.int32)
-    starts = np.cumsum(count, dtype=np.int32) - count
-    order = np.argsort(-count, kind="stable")
+    """What each block does: segments of many keys first.
+
+    First token of a segment and how many it has, first row of the block among them, first key of
+    the segment and how many it has.
+    """
+    count, keys = np.array(lengths, np.int32), np.array(key_lengths, np.int32)
+    order = np.argsort(-keys, kind="stable")
     blocks = -(-count[order] // rows)
     first = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-    columns = (np.repeat(starts[order], blocks), np.repeat(count[order], blocks), first * rows)
+    tokens, token_count, key, key_count = (
+        np.repeat(column[order], blocks)
+        for column in (np.cumsum(count) - count, count, np.cumsum(keys) - keys, keys)
+    )
+    columns = (tokens, token_count, first * rows, key, key_count)
     return np.stack(columns, axis=1).astype(np.int32)
 
 

@@ -115,16 +115,20 @@ def paged_mass(q: Array, keys: Array, step: Step, at: StepArrays, scale: float) 
 
 
 def segment_attention(
-    q: Array, k: Array, v: Array, lengths: tuple[int, ...], scale: float
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: tuple[int, ...],
+    key_lengths: tuple[int, ...],
+    scale: float,
 ) -> Array:
     """Full attention inside each segment; see `Backend.segment_attention`."""
     _, num_heads, head_dim = q.shape
     parts = []
-    for start, count, length in equal_runs(lengths):
-        tokens = slice(start, start + count * length)
+    for run in equal_runs(lengths, key_lengths):
         batch = [
-            x[tokens].reshape(count, length, num_heads, head_dim).transpose(0, 2, 1, 3)
-            for x in (q, k, v)
+            x.reshape(run.count, -1, num_heads, head_dim).transpose(0, 2, 1, 3)
+            for x in (q[run.queries], k[run.keys], v[run.keys])
         ]
         mixed = mx.fast.scaled_dot_product_attention(*batch, scale=scale)
         parts.append(mixed.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim))

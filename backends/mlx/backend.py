@@ -185,6 +185,16 @@ class MlxBackend(Composed):
         wide = x.astype(mx.float32)
         return (0.5 * wide * (1 + mx.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
+    def gelu_tanh(self, x: Array) -> Array:
+        """GELU by a hyperbolic tangent, in float32; 0.5 (1 + tanh(y)) is sigmoid(2 y)."""
+        wide = x.astype(mx.float32)
+        twice = math.sqrt(8 / math.pi) * wide * (1 + 0.044715 * wide * wide)
+        return (wide * mx.sigmoid(twice)).astype(x.dtype)
+
+    def relu(self, x: Array) -> Array:
+        """max(x, 0)."""
+        return mx.maximum(x, 0)
+
     def argmax(self, logits: Array) -> int:
         """Index of the greatest; MLX takes the first of equals."""
         checks.check_logits("argmax", logits)
@@ -204,11 +214,17 @@ class MlxBackend(Composed):
         return attention.rotate(x, mx.array(cosines[:, None]), mx.array(sines[:, None]))
 
     def segment_attention(
-        self, q: Array, k: Array, v: Array, lengths: Sequence[int], scale: float
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        lengths: Sequence[int],
+        scale: float,
+        key_lengths: Sequence[int] | None = None,
     ) -> Array:
         """Full attention inside each segment."""
-        checks.check_segments(q, k, v, lengths)
-        return attention.segment_attention(q, k, v, tuple(lengths), scale)
+        sizes = checks.check_segments(q, k, v, lengths, key_lengths)
+        return attention.segment_attention(q, k, v, *sizes, scale)
 
     # -- the paged cache ------------------------------------------------------------------------
     def new_pools(

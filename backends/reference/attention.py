@@ -91,23 +91,27 @@ def _grouped(
 
 
 def segment_attention(
-    q: Floats, k: Floats, v: Floats, lengths: tuple[int, ...], scale: float
+    q: Floats,
+    k: Floats,
+    v: Floats,
+    lengths: tuple[int, ...],
+    key_lengths: tuple[int, ...],
+    scale: float,
 ) -> Floats:
     """Full attention inside each segment; see `Backend.segment_attention`."""
     out = np.empty_like(q)
     _, num_heads, head_dim = q.shape
-    for start, count, length in equal_runs(lengths):
-        tokens = slice(start, start + count * length)
+    for run in equal_runs(lengths, key_lengths):
         # (segment x head, token, dim): every segment and head is one matrix product of a batch.
         queries, keys, values = (
-            x[tokens]
-            .reshape(count, length, num_heads, head_dim)
+            x.reshape(run.count, -1, num_heads, head_dim)
             .transpose(0, 2, 1, 3)
-            .reshape(count * num_heads, length, head_dim)
-            for x in (q, k, v)
+            .reshape(run.count * num_heads, -1, head_dim)
+            for x in (q[run.queries], k[run.keys], v[run.keys])
         )
-        mixed = attend(queries, keys, values, scale).reshape(count, num_heads, length, head_dim)
-        out[tokens] = mixed.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
+        mixed = attend(queries, keys, values, scale)
+        mixed = mixed.reshape(run.count, num_heads, run.length, head_dim)
+        out[run.queries] = mixed.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim)
     return out
 
 

@@ -137,6 +137,15 @@ class ReferenceBackend(Composed):
         """Exact GELU."""
         return gelu.gelu(x)
 
+    def gelu_tanh(self, x: Floats) -> Floats:
+        """GELU by a hyperbolic tangent."""
+        return gelu.gelu_tanh(x)
+
+    def relu(self, x: Floats) -> Floats:
+        """max(x, 0)."""
+        out: Floats = np.maximum(x, 0)
+        return out
+
     def argmax(self, logits: Floats) -> int:
         """Index of the greatest; NumPy takes the first of equals."""
         checks.check_logits("argmax", logits)
@@ -156,11 +165,17 @@ class ReferenceBackend(Composed):
         return attention.rotate(x, cosines, sines)
 
     def segment_attention(
-        self, q: Floats, k: Floats, v: Floats, lengths: Sequence[int], scale: float
+        self,
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        lengths: Sequence[int],
+        scale: float,
+        key_lengths: Sequence[int] | None = None,
     ) -> Floats:
         """Full attention inside each segment."""
-        checks.check_segments(q, k, v, lengths)
-        return attention.segment_attention(q, k, v, tuple(lengths), scale)
+        sizes = checks.check_segments(q, k, v, lengths, key_lengths)
+        return attention.segment_attention(q, k, v, *sizes, scale)
 
     # -- the paged cache ------------------------------------------------------------------------
     def new_pools(

@@ -49,6 +49,16 @@ def gelu(x: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
+def gelu_tanh(x: NDArray[Any]) -> NDArray[Any]:
+    """GELU by a hyperbolic tangent: see `Backend.gelu_tanh`. Same shape and dtype."""
+    # 0.5 (1 + tanh(y)) is 1 / (1 + exp(-2 y)), in which nothing cancels below 0. Far below 0 the
+    # exponential overflows, and x / inf is the 0 that is right.
+    with np.errstate(over="ignore"):
+        twice = math.sqrt(8 / math.pi) * x * (1 + 0.044715 * x * x)
+        out: NDArray[Any] = x / (1 + np.exp(-twice))
+    return out
+
+
 def _polynomial(coefficients: tuple[float, ...], z: NDArray[Any]) -> NDArray[Any]:
     """Horner's rule, in the dtype of z."""
     value = np.full_like(z, coefficients[0])

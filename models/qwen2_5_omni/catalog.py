@@ -39,4 +39,4 @@ def _known(name: str, config: ThinkerConfig) -> KnownCheckpoint:
         )
 
     parameters = sum(prod(shape) for shape in expected_tensors(config).values())
-    return KnownCheckpoint(spec_of(config, name), parameters, count)
+    return KnownCheckpoint(spec_of(config, name), parameters, count, DEFAULTS)

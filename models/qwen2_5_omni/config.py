@@ -13,29 +13,10 @@ from typing import Any
 from omnitide.errors import CheckpointError
 from omnitide.model import ModelSpec
 from omnitide.models.section import Section
+from omnitide.models.text_config import TextConfig
 from omnitide.rotary import Rotary
 
 VISION_ROPE_THETA = 10_000.0
-
-
-@dataclass(frozen=True, slots=True)
-class TextConfig:
-    """The decoder (Qwen2: RMS norm, SwiGLU, bias on q, k and v only)."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    rms_norm_eps: float
-    tied: bool
-    rotary: Rotary
-
-    @property
-    def head_dim(self) -> int:
-        """Size of a head."""
-        return self.rotary.head_dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from omnitide.errors import ConfigError, MediaError
 from omnitide.media.chunk import Frame
+from omnitide.models.pictures import check_frame, check_size, normalised_values, resize
 
 PATCH = 14
 """Pixels of a patch side."""
@@ -32,9 +31,6 @@ FACTOR = PATCH * MERGE
 
 PATCH_VALUES = 3 * TEMPORAL_PATCH * PATCH * PATCH
 """Values of a patch vector, laid out [channel, frame, row, column]."""
-
-MAX_ASPECT = 200
-"""Largest ratio of the two sides."""
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -71,13 +67,7 @@ def smart_resize(
         MediaError: A side is 0, or the longer one is more than 200 times the shorter one.
         ConfigError: The bounds are the wrong way round.
     """
-    if min(height, width) < 1:
-        raise MediaError(f"[image] a picture must have pixels, got {width} x {height}")
-    if max(height, width) > MAX_ASPECT * min(height, width):
-        raise MediaError(
-            f"[image] the longer side must be at most {MAX_ASPECT} times the shorter one, "
-            f"got {width} x {height}; crop the picture"
-        )
+    check_size(height, width)
     if min_pixels > max_pixels:
         raise ConfigError(
             f"[image] min_pixels {min_pixels:,} is above max_pixels {max_pixels:,}; "
@@ -124,11 +114,7 @@ def prepare_frames(
     if not frames:
         raise MediaError("[image] at least one frame is needed, got none")
     for frame in frames:
-        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise MediaError(
-                "[image] a frame must be uint8 of shape (height, width, 3), "
-                f"got {frame.dtype} {frame.shape}"
-            )
+        check_frame(frame)
         if frame.shape != frames[0].shape:
             raise MediaError(
                 "[image] frames of one span must have one size, "
@@ -136,15 +122,10 @@ def prepare_frames(
             )
     height, width = frames[0].shape[:2]
     rows, columns = smart_resize(height, width, min_pixels=min_pixels, max_pixels=max_pixels)
-    resized = [_resize(frame, rows, columns) for frame in frames]
+    resized = [resize(frame, rows, columns) for frame in frames]
     if len(resized) % TEMPORAL_PATCH:
         resized.append(resized[-1])
     return _patchify(np.stack(resized))
-
-
-def _resize(frame: Frame, height: int, width: int) -> Frame:
-    picture = Image.fromarray(np.ascontiguousarray(frame))
-    return np.asarray(picture.resize((width, height), resample=Image.Resampling.BICUBIC))
 
 
 def _patchify(frames: Frame) -> tuple[NDArray[np.float32], Grid]:
@@ -157,22 +138,7 @@ def _patchify(frames: Frame) -> tuple[NDArray[np.float32], Grid]:
     # step, block row, block column, row and column in it | channel, frame, pixel row and column
     vectors = blocks.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
     vectors = vectors.reshape(-1, 3, TEMPORAL_PATCH * PATCH * PATCH)
-    table = _normalised_values()
+    table = normalised_values(CLIP_MEAN, CLIP_STD)
     channels = [np.take(table[c], vectors[:, c]) for c in range(3)]
     patches = np.stack(channels, axis=1).reshape(-1, PATCH_VALUES)
     return patches, (steps, rows, columns)
-
-
-@cache
-def _normalised_values() -> NDArray[np.float32]:
-    """What each of the 256 values of a channel becomes, float32, (3, 256), read-only.
-
-    Rounded to float32 after the division by 255 and after each step of the normalisation, as the
-    processor that the checkpoints were trained with does.
-    """
-    scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
-    mean = np.array(CLIP_MEAN, np.float32)[:, None]
-    std = np.array(CLIP_STD, np.float32)[:, None]
-    table = ((scaled - mean) / std).astype(np.float32)
-    table.flags.writeable = False
-    return table

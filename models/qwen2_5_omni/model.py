@@ -11,7 +11,9 @@ from omnitide.backend import Array, Backend, Pools
 from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.media.chunk import Frame, MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
+from omnitide.models.assembly import assemble
 from omnitide.models.checkpoint import Checkpoint, load_tensors
+from omnitide.models.decoder import Decoder
 from omnitide.models.layers import Weights
 from omnitide.models.qwen2_5_omni.audio import AudioTower, num_audio_tokens
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig
@@ -20,11 +22,10 @@ from omnitide.models.qwen2_5_omni.layout import Layout
 from omnitide.models.qwen2_5_omni.mel import MelStream
 from omnitide.models.qwen2_5_omni.opened import open_thinker
 from omnitide.models.qwen2_5_omni.sizes import largest_media_unit, media_tokens
-from omnitide.models.qwen2_5_omni.template import ChatTemplate
-from omnitide.models.qwen2_5_omni.text import Decoder
 from omnitide.models.qwen2_5_omni.vision import VisionTower
+from omnitide.models.template import ChatTemplate
 from omnitide.step import Step
-from omnitide.units import Modality, Unit, UnitBuilder, UnitKind
+from omnitide.units import Unit, UnitBuilder, UnitKind
 
 DEFAULTS = FamilyDefaults()
 
@@ -55,6 +56,7 @@ class QwenOmni:
         self.defaults = DEFAULTS
         self.media = media
         self.eos_tokens = eos_tokens | {template.end_of_turn}
+        self.duplex = None
         self.layout = Layout.of(config)
         self.decoder = Decoder(config.text, backend, weights)
         self.vision = VisionTower(config.vision, backend, weights)
@@ -75,7 +77,9 @@ class QwenOmni:
         """Words inside the user's turn."""
         return self._embedded(self._template.words(text, time))
 
-    def encode_prompt(self, text: str, time: float | None = None) -> EncodedUnit:
+    def encode_prompt(
+        self, text: str, time: float | None = None, stream: MelStream | None = None
+    ) -> EncodedUnit:
         """A question, the end of the user's turn and the opening of the assistant's."""
         return self._embedded(self._template.prompt(text, time))
 
@@ -144,23 +148,8 @@ class QwenOmni:
     def assemble(
         self, unit: Unit, pictures: Array | None = None, sounds: Array | None = None
     ) -> EncodedUnit:
-        """Put the embeddings of picture, sound and text where the unit's cells say.
-
-        Args:
-            unit: Its image and audio cells are in the order of the encoded arrays.
-            pictures: Shape (num_image_cells, hidden_size), None where there are none.
-            sounds: Shape (num_audio_cells, hidden_size), None where there are none.
-        """
-        modality = unit.cells["modality"]
-        words = unit.cells["token"][modality == Modality.TEXT]
-        sources = [self.embed(words)]
-        sources += [part for part in (pictures, sounds) if part is not None]
-        if len(sources) == 1:
-            return EncodedUnit(unit, sources[0])
-        # Text comes first in the sources, then image, then audio, as the enumeration counts.
-        rows = np.empty(len(unit), np.int64)
-        rows[np.argsort(modality, kind="stable")] = np.arange(len(unit))
-        return EncodedUnit(unit, self.backend.take(self.backend.concat(sources), rows))
+        """Put the embeddings of picture, sound and text where the unit's cells say."""
+        return assemble(self.backend, unit, self.embed, pictures, sounds)
 
     def embed(self, tokens: Sequence[int] | NDArray[np.int32]) -> Array:
         """Embeddings of text tokens, shape (num_tokens, hidden_size)."""

@@ -8,10 +8,14 @@ used in memory. transformers 5 puts the decoder under "model.language_model." an
 from __future__ import annotations
 
 from omnitide.models.headers import Shape
-from omnitide.models.qwen2_5_omni.config import AudioConfig, TextConfig, ThinkerConfig, VisionConfig
-
-LM_HEAD = "lm_head.weight"
-EMBEDDING = "model.embed_tokens.weight"
+from omnitide.models.names import (
+    LM_HEAD,
+    linear_tensors,
+    norm_tensors,
+    text_tensors,
+    whisper_tensors,
+)
+from omnitide.models.qwen2_5_omni.config import AudioConfig, ThinkerConfig, VisionConfig
 
 UNUSED = frozenset({"audio_tower.audio_bos_eos_token.weight"})
 """In the published checkpoints, read by no one: the markers' embeddings come from the decoder."""
@@ -45,38 +49,6 @@ def expected_tensors(config: ThinkerConfig) -> dict[str, Shape]:
     return {**text_tensors(config.text), **_vision(config.vision), **_audio(config.audio)}
 
 
-def _linear(name: str, out: int, into: int, bias: bool = True) -> dict[str, Shape]:
-    weight: dict[str, Shape] = {f"{name}.weight": (out, into)}
-    return {**weight, f"{name}.bias": (out,)} if bias else weight
-
-
-def _norm(name: str, size: int) -> dict[str, Shape]:
-    return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
-
-
-def text_tensors(c: TextConfig) -> dict[str, Shape]:
-    """Shape of every tensor of the decoder by canonical name."""
-    tensors: dict[str, Shape] = {
-        EMBEDDING: (c.vocab_size, c.hidden_size),
-        "model.norm.weight": (c.hidden_size,),
-    }
-    if not c.tied:
-        tensors[LM_HEAD] = (c.vocab_size, c.hidden_size)
-    width, kv_width = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    for layer in range(c.num_layers):
-        at = f"model.layers.{layer}"
-        tensors[f"{at}.input_layernorm.weight"] = (c.hidden_size,)
-        tensors[f"{at}.post_attention_layernorm.weight"] = (c.hidden_size,)
-        tensors |= _linear(f"{at}.self_attn.q_proj", width, c.hidden_size)
-        tensors |= _linear(f"{at}.self_attn.k_proj", kv_width, c.hidden_size)
-        tensors |= _linear(f"{at}.self_attn.v_proj", kv_width, c.hidden_size)
-        tensors |= _linear(f"{at}.self_attn.o_proj", c.hidden_size, width, bias=False)
-        tensors |= _linear(f"{at}.mlp.gate_proj", c.intermediate_size, c.hidden_size, bias=False)
-        tensors |= _linear(f"{at}.mlp.up_proj", c.intermediate_size, c.hidden_size, bias=False)
-        tensors |= _linear(f"{at}.mlp.down_proj", c.hidden_size, c.intermediate_size, bias=False)
-    return tensors
-
-
 def _vision(c: VisionConfig) -> dict[str, Shape]:
     patch = (c.in_channels, c.temporal_patch_size, c.patch_size, c.patch_size)
     merged = c.hidden_size * c.merge_size**2
@@ -84,36 +56,24 @@ def _vision(c: VisionConfig) -> dict[str, Shape]:
         "visual.patch_embed.proj.weight": (c.hidden_size, *patch),
         "visual.merger.ln_q.weight": (c.hidden_size,),
     }
-    tensors |= _linear("visual.merger.mlp.0", merged, merged)
-    tensors |= _linear("visual.merger.mlp.2", c.output_size, merged)
+    tensors |= linear_tensors("visual.merger.mlp.0", merged, merged)
+    tensors |= linear_tensors("visual.merger.mlp.2", c.output_size, merged)
     for layer in range(c.num_layers):
         at = f"visual.blocks.{layer}"
         tensors[f"{at}.norm1.weight"] = tensors[f"{at}.norm2.weight"] = (c.hidden_size,)
         for part in ("q", "k", "v", "proj"):
-            tensors |= _linear(f"{at}.attn.{part}", c.hidden_size, c.hidden_size)
-        tensors |= _linear(f"{at}.mlp.gate_proj", c.intermediate_size, c.hidden_size)
-        tensors |= _linear(f"{at}.mlp.up_proj", c.intermediate_size, c.hidden_size)
-        tensors |= _linear(f"{at}.mlp.down_proj", c.hidden_size, c.intermediate_size)
+            tensors |= linear_tensors(f"{at}.attn.{part}", c.hidden_size, c.hidden_size)
+        tensors |= linear_tensors(f"{at}.mlp.gate_proj", c.intermediate_size, c.hidden_size)
+        tensors |= linear_tensors(f"{at}.mlp.up_proj", c.intermediate_size, c.hidden_size)
+        tensors |= linear_tensors(f"{at}.mlp.down_proj", c.hidden_size, c.intermediate_size)
     return tensors
 
 
 def _audio(c: AudioConfig) -> dict[str, Shape]:
-    size = c.hidden_size
-    tensors: dict[str, Shape] = {
-        "audio_tower.conv1.weight": (size, c.num_bands, 3),
-        "audio_tower.conv1.bias": (size,),
-        "audio_tower.conv2.weight": (size, size, 3),
-        "audio_tower.conv2.bias": (size,),
-        "audio_tower.audio_bos_eos_token.weight": (2, c.output_size),
+    name, size = "audio_tower", c.hidden_size
+    return {
+        **whisper_tensors(name, c.num_layers, size, c.intermediate_size, c.num_bands),
+        f"{name}.audio_bos_eos_token.weight": (2, c.output_size),
+        **norm_tensors(f"{name}.ln_post", size),
+        **linear_tensors(f"{name}.proj", c.output_size, size),
     }
-    tensors |= _norm("audio_tower.ln_post", size)
-    tensors |= _linear("audio_tower.proj", c.output_size, size)
-    for layer in range(c.num_layers):
-        at = f"audio_tower.layers.{layer}"
-        tensors |= _norm(f"{at}.self_attn_layer_norm", size)
-        tensors |= _norm(f"{at}.final_layer_norm", size)
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            tensors |= _linear(f"{at}.self_attn.{part}", size, size, bias=part != "k_proj")
-        tensors |= _linear(f"{at}.fc1", c.intermediate_size, size)
-        tensors |= _linear(f"{at}.fc2", size, c.intermediate_size)
-    return tensors

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omnitide.errors import CheckpointError
 from omnitide.model import ModelSpec
 from omnitide.models.checkpoint import Checkpoint, WeightInfo, end_tokens, select_tensors
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config, spec_of
 from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
-from omnitide.models.qwen2_5_omni.template import ChatTemplate
+from omnitide.models.template import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,6 @@ def open_thinker(checkpoint: Checkpoint, name: str) -> OpenedThinker:
     )
     template = ChatTemplate(checkpoint.folder)
     ends = end_tokens(checkpoint)
-    largest = max(ends | {template.end_of_turn})
-    if largest >= config.text.vocab_size:
-        raise CheckpointError(
-            f"[checkpoint] the end-of-turn token must be below the vocabulary's size "
-            f"{config.text.vocab_size}, got {largest}; tokenizer and config.json don't fit"
-        )
-    if template.tokenizer.largest >= config.text.vocab_size:
-        raise CheckpointError(
-            "[checkpoint] the tokenizer's ids must be below the vocabulary's size "
-            f"{config.text.vocab_size}, got {template.tokenizer.largest}; tokenizer and "
-            "config.json don't fit"
-        )
+    template.check_vocabulary(config.text.vocab_size, ends)
     trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
     return OpenedThinker(config, spec_of(config, name, trained), tensors, template, ends)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from omnitide.config import MediaOptions
 from omnitide.models.checkpoint import Checkpoint
+from omnitide.models.names import text_tensors
 from omnitide.models.outline import ModelOutline
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig
 from omnitide.models.qwen2_5_omni.model import DEFAULTS
-from omnitide.models.qwen2_5_omni.names import (
-    canonical,
-    expected_tensors,
-    optional_tensors,
-    text_tensors,
-)
+from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
 from omnitide.models.qwen2_5_omni.opened import open_thinker
 from omnitide.models.qwen2_5_omni.sizes import largest_media_unit
 

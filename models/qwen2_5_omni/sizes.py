@@ -7,10 +7,11 @@ from fractions import Fraction
 
 from omnitide.config import MediaOptions
 from omnitide.media.chunk import SAMPLE_RATE
+from omnitide.models.mel import HOP
+from omnitide.models.pictures import MAX_ASPECT
 from omnitide.models.qwen2_5_omni.audio import num_audio_tokens
-from omnitide.models.qwen2_5_omni.image import FACTOR, MAX_ASPECT, TEMPORAL_PATCH, grid_of
+from omnitide.models.qwen2_5_omni.image import FACTOR, TEMPORAL_PATCH, grid_of
 from omnitide.models.qwen2_5_omni.layout import Layout
-from omnitide.models.qwen2_5_omni.mel import HOP
 
 MARKERS = 2
 """Tokens around a picture or film, and around sound."""

@@ -1,31 +1,23 @@
-"""Small checkpoints of the family's shape with random weights, in the published layout.
-
-They run the whole program in seconds where no trained model is at hand. Equal arguments give equal
-bytes.
-"""
+"""Small checkpoints of the family's shape with random weights, in the published layout."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import save_file
-from tokenizers.pre_tokenizers import ByteLevel
-
 from omnitide.models.chat import CHATML
-from omnitide.models.headers import INDEX_FILE, SINGLE_FILE, Shape
+from omnitide.models.names import LM_HEAD
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config
-from omnitide.models.qwen2_5_omni.names import EMBEDDING, LM_HEAD, expected_tensors
+from omnitide.models.qwen2_5_omni.names import expected_tensors
+from omnitide.models.random_checkpoint import (
+    byte_vocab,
+    quieten,
+    random_weights,
+    write_json,
+    write_weights,
+)
 from omnitide.models.tokenizer import byte_level_bpe
-
-_QUIET = 0.05
-"""Factor on the output rows of tokens that are no printable text."""
 
 # The bytes take ids 0 to 255.
 _END_OF_TEXT, _IM_START, _IM_END = 256, 257, 258
@@ -129,11 +121,15 @@ def write_random_checkpoint(
     config = tiny_config() if config is None else config
     folder.mkdir(parents=True, exist_ok=True)
     thinker = parse_config(config)
-    _write_json(folder / "config.json", dict(config))
-    _write_json(folder / "generation_config.json", {"eos_token_id": [_IM_END, _END_OF_TEXT]})
-    _write_json(folder / "chat_template.json", {"chat_template": CHATML})
-    byte_level_bpe(_byte_vocab(), [], _special_tokens(thinker)).save(str(folder / "tokenizer.json"))
-    _write_weights(folder, _random_weights(thinker, seed), num_files)
+    write_json(folder / "config.json", dict(config))
+    write_json(folder / "generation_config.json", {"eos_token_id": [_IM_END, _END_OF_TEXT]})
+    write_json(folder / "chat_template.json", {"chat_template": CHATML})
+    byte_level_bpe(byte_vocab(), [], _special_tokens(thinker)).save(str(folder / "tokenizer.json"))
+    weights = random_weights(expected_tensors(thinker), seed)
+    if LM_HEAD in weights:
+        quieten(weights, {})
+    stored = ((f"thinker.{name}", weight) for name, weight in weights.items())
+    write_weights(folder, stored, num_files)
 
 
 def _special_tokens(config: ThinkerConfig) -> dict[str, int]:
@@ -150,56 +146,3 @@ def _special_tokens(config: ThinkerConfig) -> dict[str, int]:
         "<|IMAGE|>": ids.image,
         "<|VIDEO|>": ids.video,
     }
-
-
-def _byte_vocab() -> dict[str, int]:
-    """Ids 0 to 255 by the printable stand-ins of byte-level BPE."""
-    return {character: i for i, character in enumerate(sorted(ByteLevel.alphabet()))}
-
-
-def _random_weights(config: ThinkerConfig, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Weights that keep activations near one, by canonical name."""
-    random = np.random.default_rng(seed)
-    weights = {
-        name: _random_tensor(random, name, shape)
-        for name, shape in expected_tensors(config).items()
-    }
-    if LM_HEAD in weights:
-        # A random model says random bytes: let it say those that a terminal can show.
-        printable = np.zeros(config.text.vocab_size, np.bool_)
-        vocab = _byte_vocab()
-        printable[[vocab[chr(c)] for c in range(33, 127)]] = True
-        weights[LM_HEAD][~printable] *= _QUIET
-    return weights
-
-
-def _random_tensor(random: np.random.Generator, name: str, shape: Shape) -> NDArray[np.float32]:
-    noise = random.standard_normal(shape, np.float32)
-    if len(shape) > 1:
-        return noise * np.float32(0.5 if name == EMBEDDING else prod(shape[1:]) ** -0.5)
-    is_norm = "norm" in name or "ln_" in name
-    return noise * np.float32(0.1) + np.float32(1.0 if is_norm and name.endswith("weight") else 0.0)
-
-
-def _write_weights(
-    folder: Path, weights: Mapping[str, NDArray[np.float32]], num_files: int
-) -> None:
-    stored = {f"thinker.{name}": w.astype(ml_dtypes.bfloat16) for name, w in weights.items()}
-    if num_files == 1:
-        save_file(stored, folder / SINGLE_FILE, metadata={"format": "pt"})
-        return
-    places: dict[str, str] = {}
-    for number in range(num_files):
-        file = f"model-{number + 1:05d}-of-{num_files:05d}.safetensors"
-        share = {name: stored[name] for name in list(stored)[number::num_files]}
-        save_file(share, folder / file, metadata={"format": "pt"})
-        places |= dict.fromkeys(share, file)
-    size = sum(tensor.nbytes for tensor in stored.values())
-    _write_json(
-        folder / INDEX_FILE,
-        {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))},
-    )
-
-
-def _write_json(file: Path, contents: dict[str, Any]) -> None:
-    file.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")

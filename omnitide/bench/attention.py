@@ -16,7 +16,7 @@ from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import ModelShape
 from omnitide.bench.timing import WARM_UP, Spread
 from omnitide.figures import ITEMSIZES
-from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.text_config import TextConfig
 from omnitide.pages import PAGE_SIZE
 
 COLD = 256 << 20

@@ -11,9 +11,9 @@ import numpy as np
 from omnitide.backend import Array, Backend, Pools
 from omnitide.bench.shapes import ModelShape
 from omnitide.model import ModelSpec
+from omnitide.models.decoder import Decoder
 from omnitide.models.headers import Shape
-from omnitide.models.qwen2_5_omni.names import text_tensors
-from omnitide.models.qwen2_5_omni.text import Decoder
+from omnitide.models.names import text_tensors
 from omnitide.step import Step
 
 

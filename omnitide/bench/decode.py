@@ -14,7 +14,7 @@ from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import ModelShape
 from omnitide.bench.timing import WARM_UP, Spread, wall
 from omnitide.figures import ITEMSIZES
-from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.text_config import TextConfig
 from omnitide.units import Unit, UnitBuilder, UnitKind
 
 MS = 1e3
@@ -73,10 +73,9 @@ def _reply(model: Backbone, left: Left, settings: Settings) -> list[float]:
     model.backend.synchronize(embedding)
     cache.open_reply(None)
     seconds = [
-        wall(model.backend, cache.extend_reply, reply_token(index), embedding)
-        for index in range(count)
+        wall(model.backend, cache.extend, reply_token(index), embedding) for index in range(count)
     ]
-    cache.close_reply()
+    cache.close()
     cache.check_integrity()
     return seconds[WARM_UP:]
 

@@ -9,8 +9,8 @@ from omnitide.bench.settings import Course
 from omnitide.bench.shapes import ModelShape
 from omnitide.errors import CapacityError
 from omnitide.figures import ITEMSIZES
-from omnitide.models.qwen2_5_omni.config import TextConfig
-from omnitide.models.qwen2_5_omni.names import EMBEDDING, text_tensors
+from omnitide.models.names import EMBEDDING, text_tensors
+from omnitide.models.text_config import TextConfig
 
 USABLE = 0.9
 """Share of the free memory that a benchmark takes."""

@@ -179,11 +179,11 @@ class _Session:
         cache.open_reply(None)
         for index in range(count):
             started = time.perf_counter()
-            cache.extend_reply(reply_token(index), embedding)
+            cache.extend(reply_token(index), embedding)
             self.backend.synchronize()
             minute.tokens.append(time.perf_counter() - started)
             self.total += minute.tokens[-1]
-        cache.close_reply()
+        cache.close()
         cache.evict()
 
     def _encoded(self, unit: Unit) -> EncodedUnit:

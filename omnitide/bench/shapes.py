@@ -1,16 +1,15 @@
-"""Shapes of language models to measure, by name. Weights are random; sizes are the published ones.
-
-MiniCPM-o's decoder norms each head of q and k and has no bias; here it runs as a Qwen2 decoder of
-its sizes, with the same matrices and the same attention.
-"""
+"""Language models to measure, by name. Weights are random; sizes are the published ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from omnitide.errors import ConfigError
-from omnitide.models.qwen2_5_omni.config import TextConfig, parse_config
-from omnitide.models.qwen2_5_omni.presets import PRESETS
+from omnitide.models.minicpm_o import config as minicpm_o
+from omnitide.models.minicpm_o.presets import PRESETS as MINICPM_O
+from omnitide.models.qwen2_5_omni import config as qwen2_5_omni
+from omnitide.models.qwen2_5_omni.presets import PRESETS as QWEN2_5_OMNI
+from omnitide.models.text_config import TextConfig
 from omnitide.rotary import Rotary
 
 
@@ -33,39 +32,34 @@ class ModelShape:
         return replace(self, text=replace(self.text, num_layers=layers))
 
 
-def _published(name: str) -> TextConfig:
-    return parse_config(PRESETS[name]).text
+TINY = TextConfig(
+    vocab_size=288,
+    hidden_size=256,
+    intermediate_size=96,
+    num_layers=3,
+    num_heads=2,
+    num_kv_heads=1,
+    rms_norm_eps=1e-6,
+    tied=False,
+    rotary=Rotary(128, 1e6, (16, 24, 24)),
+)
 
 
-def _decoder(
-    vocab: int, hidden: int, ffn: int, layers: int, heads: tuple[int, int], rotary: Rotary
-) -> TextConfig:
-    return TextConfig(
-        vocab_size=vocab,
-        hidden_size=hidden,
-        intermediate_size=ffn,
-        num_layers=layers,
-        num_heads=heads[0],
-        num_kv_heads=heads[1],
-        rms_norm_eps=1e-6,
-        tied=False,
-        rotary=rotary,
-    )
+def _qwen(name: str) -> TextConfig:
+    return qwen2_5_omni.parse_config(QWEN2_5_OMNI[name]).text
+
+
+def _minicpm(name: str) -> TextConfig:
+    return minicpm_o.parse_config(MINICPM_O[name]).text
 
 
 SHAPES: dict[str, ModelShape] = {
     shape.name: shape
     for shape in (
-        ModelShape("qwen2.5-omni-7b", _published("Qwen/Qwen2.5-Omni-7B"), "qwen-448"),
-        ModelShape("qwen2.5-omni-3b", _published("Qwen/Qwen2.5-Omni-3B"), "qwen-448"),
-        ModelShape(
-            "minicpm-o",
-            _decoder(151748, 4096, 12288, 36, (32, 8), Rotary(128)),
-            "minicpm-duplex",
-        ),
-        ModelShape(
-            "tiny", _decoder(288, 256, 96, 3, (2, 1), Rotary(128, 1e6, (16, 24, 24))), "qwen-448"
-        ),
+        ModelShape("qwen2.5-omni-7b", _qwen("Qwen/Qwen2.5-Omni-7B"), "qwen-448"),
+        ModelShape("qwen2.5-omni-3b", _qwen("Qwen/Qwen2.5-Omni-3B"), "qwen-448"),
+        ModelShape("minicpm-o", _minicpm("openbmb/MiniCPM-o-4_5"), "minicpm-duplex"),
+        ModelShape("tiny", TINY, "qwen-448"),
     )
 }
 

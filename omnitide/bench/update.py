@@ -25,7 +25,7 @@ from omnitide.bench.split import TimedBackend
 from omnitide.bench.timing import WARM_UP, Spread
 from omnitide.figures import ITEMSIZES
 from omnitide.model import EncodedUnit
-from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.text_config import TextConfig
 from omnitide.policies import POLICIES
 
 MS = 1e3

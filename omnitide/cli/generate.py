@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import nullcontext
+from typing import Any
 
 from rich.console import Console
 
@@ -16,13 +17,17 @@ from omnitide.cli.request import Request, read_request
 from omnitide.cli.terminal import PlainConsole, abandon, say, write_words
 from omnitide.cli.transcript import Transcript
 from omnitide.cli.words import Words
+from omnitide.config import MediaOptions
+from omnitide.duplex import DuplexSession
 from omnitide.embedded import default_clip
 from omnitide.errors import OmnitideError
 from omnitide.follow import follow
-from omnitide.loading import load
+from omnitide.loading import defaults_of, load
+from omnitide.media.recording import read_recording
+from omnitide.media.source import checked_path, scheme_of
 from omnitide.media.stream import MediaStream
 from omnitide.policies import POLICIES
-from omnitide.response import Update
+from omnitide.response import DuplexUpdate, Update
 from omnitide.session import Session
 from omnitide.simulation.trace import TraceWriter
 
@@ -30,9 +35,10 @@ from omnitide.simulation.trace import TraceWriter
 def generate(options: argparse.Namespace) -> int:
     """Run the command.
 
-    The command line is checked first, then the media are opened, then the model is loaded. What
-    ends the stream early (it breaks off, a unit does not fit, Ctrl-C, the reader of stdout goes)
-    ends it only: everything up to there is reported.
+    The command line is checked first, then whether its files are there, then the model's
+    config.json, which says how to cut the stream; then the media are opened and the model is
+    loaded. What ends the stream early (it breaks off, a unit does not fit, Ctrl-C, the reader of
+    stdout goes) ends it only: everything up to there is reported.
 
     Returns:
         The exit code.
@@ -42,44 +48,58 @@ def generate(options: argparse.Namespace) -> int:
         BrokenPipeError: Nobody reads what is reported.
     """
     request = read_request(options)
+    for file in request.files:
+        if scheme_of(file) is None:
+            checked_path(file)
     if request.dry_run:
         return dry_run(request)
     screen = PlainConsole(stderr=True)
-    with _open_trace(request) as trace, _open_media(request) as stream:
-        session = _open_session(request)
-        if trace is not None:
-            trace.record(session)
-        return _follow(request, stream, session, screen)
+    with _open_trace(request) as trace:
+        media = request.media(defaults_of(request.model, duplex=request.duplex is not None))
+        with _open_media(request, media) as stream:
+            session = _open_session(request, media)
+            if trace is not None:
+                trace.record(session)
+            return _follow(request, stream, session, screen)
 
 
 def _open_trace(request: Request) -> TraceWriter | nullcontext[None]:
     return nullcontext() if request.trace is None else TraceWriter(request.trace)
 
 
-def _open_media(request: Request) -> MediaStream:
+def _open_media(request: Request, media: MediaOptions) -> MediaStream:
     video = request.video
     if request.model is None and not request.has_media:
         video = str(default_clip())
-    return MediaStream(
-        video=video, audio=request.audio, images=request.images, options=request.media
+    return MediaStream(video=video, audio=request.audio, images=request.images, options=media)
+
+
+def _open_session(request: Request, media: MediaOptions) -> Session:
+    voice = None if request.voice is None else read_recording(request.voice)
+    model = load(
+        request.model,
+        backend=request.backend,
+        dtype=request.dtype,
+        media=media,
+        duplex=request.duplex is not None,
     )
-
-
-def _open_session(request: Request) -> Session:
-    model = load(request.model, backend=request.backend, dtype=request.dtype, media=request.media)
     wanted = request.retention(model.defaults)
-    session = Session(
-        model,
-        policy=request.policy,
-        layout=request.layout,
-        retention=wanted,
-        migration=request.migration,
-        media=request.media,
-        system_prompt=request.system_prompt,
-        max_tokens=request.max_tokens,
-        max_kv_size=request.max_kv_size,
-        kv_bits=request.kv_bits,
-    )
+    options: dict[str, Any] = {
+        "policy": request.policy,
+        "layout": request.layout,
+        "retention": wanted,
+        "migration": request.migration,
+        "media": media,
+        "system_prompt": request.system_prompt,
+        "max_kv_size": request.max_kv_size,
+        "kv_bits": request.kv_bits,
+    }
+    if request.duplex is None:
+        session = Session(model, max_tokens=request.max_tokens, **options)
+    else:
+        session = DuplexSession(
+            model, duplex=request.duplex, voice=voice, sampling=request.sampling, **options
+        )
     if not model.spec.trained:
         say("note", "the model is untrained (random weights): its words mean nothing; give --model")
     if session.cache.policy.needs_mass:
@@ -88,7 +108,7 @@ def _open_session(request: Request) -> Session:
             f"--policy {request.policy} needs attention scores, which kernels don't give: every "
             "pass computes them a second time",
         )
-    used, unit = session.retention, model.largest_media_unit(request.media)
+    used, unit = session.retention, model.largest_media_unit(media)
     if POLICIES[request.policy].bounded and unit > used.low_watermark:
         say(
             "note",
@@ -114,7 +134,8 @@ def _follow(request: Request, stream: MediaStream, session: Session, screen: Con
         for event in follow(session, stream, request.questions, request.sampling):
             if isinstance(event, Update):
                 meter.show(event)
-                continue
+                if not isinstance(event, DuplexUpdate) or event.said is None:
+                    continue
             meter.pause()
             transcript.add(event, session.time)
             if not request.as_json:
@@ -136,7 +157,8 @@ def _follow(request: Request, stream: MediaStream, session: Session, screen: Con
         say("note", session.costs.note)
     trained = session.model.spec.trained
     if request.as_json:
-        write_words(as_json(transcript, session.stats(), trained, ended) + "\n")
+        duplex = request.duplex is not None
+        write_words(as_json(transcript, session.stats(), trained, ended, duplex) + "\n")
     else:
         words.end_line()
         screen.print(table(session.stats(), trained))

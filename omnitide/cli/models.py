@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
@@ -14,7 +15,7 @@ from rich.table import Table
 from omnitide.capacity import CLOSING, bounded_capacity
 from omnitide.cli.report import bytes_in_words
 from omnitide.cli.terminal import PlainConsole
-from omnitide.config import DEFAULTS, MediaOptions, RetentionConfig, family_retention
+from omnitide.config import MediaOptions, RetentionConfig, family_retention
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import SAMPLE_RATE
 from omnitide.models.catalog import KnownCheckpoint, known_checkpoints, supported
@@ -25,6 +26,9 @@ ITEMSIZE = 2
 
 MINUTE = 60
 
+LABELS, COLUMN = 26, 24
+"""Characters of the labels of the table, and of a column of figures."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -32,6 +36,7 @@ class Cost:
 
     Attributes:
         name, parameters: Of the checkpoint.
+        fps, seconds_per_unit: How the stream is cut for it.
         tokens_per_unit: Of the largest unit.
         tokens_per_minute: Rounded.
         kv_bytes_per_token: In all layers.
@@ -43,6 +48,8 @@ class Cost:
 
     name: str
     parameters: int
+    fps: float
+    seconds_per_unit: float
     tokens_per_unit: int
     tokens_per_minute: int
     kv_bytes_per_token: int
@@ -59,19 +66,20 @@ def models(options: argparse.Namespace) -> int:
         ConfigError: A number out of range.
         MediaError: A picture whose sides are too unequal.
     """
-    media = MediaOptions(options.fps, options.chunk_seconds, options.max_pixels)
+    given = (options.fps, options.chunk_seconds, options.max_pixels)
     for name in ("width", "height", "max_tokens"):
         if getattr(options, name) < 1:
             raise ConfigError(
                 f"[models] --{name.replace('_', '-')} must be at least 1, "
                 f"got {getattr(options, name)}"
             )
-    units = units_of_a_minute(media, sound=not options.no_audio)
-    retention = family_retention(DEFAULTS, high_watermark=options.high_watermark)
-    costs = [
-        cost_of(known, media, options.height, options.width, units, retention, options.max_tokens)
-        for known in known_checkpoints()
-    ]
+    costs = []
+    for known in known_checkpoints():
+        media = known.defaults.media(*given)
+        units = units_of_a_minute(media, sound=not options.no_audio)
+        retention = family_retention(known.defaults, high_watermark=options.high_watermark)
+        size = options.height, options.width
+        costs.append(cost_of(known, media, *size, units, retention, options.max_tokens))
     if options.json:
         result = {"families": supported(), "checkpoints": [asdict(cost) for cost in costs]}
         print(json.dumps(result, indent=2))
@@ -119,6 +127,8 @@ def cost_of(
     return Cost(
         name=known.spec.name,
         parameters=known.parameters,
+        fps=media.fps,
+        seconds_per_unit=media.chunk_seconds,
         tokens_per_unit=max(counts),
         tokens_per_minute=minute,
         kv_bytes_per_token=token,
@@ -136,10 +146,22 @@ def _show(console: Console, options: argparse.Namespace, costs: list[Cost]) -> N
     sound = "no sound" if options.no_audio else "sound"
     console.print()
     console.print(
-        f"A stream of {options.width} x {options.height} pixels (at most {options.max_pixels:,} "
-        f"are kept), {options.fps:g} fps, {sound}, {options.chunk_seconds:g} s a unit",
+        f"A stream of {options.width} x {options.height} pixels, {sound}",
         soft_wrap=not console.is_terminal,
     )
+    abreast = max((console.width - LABELS) // COLUMN, 1)
+    for first in range(0, len(costs), abreast):
+        if first:
+            console.print()
+        console.print(_grid(costs[first : first + abreast]))
+    console.print(
+        f"KV in half precision; bounded at a high watermark of {options.high_watermark:,} tokens.",
+        soft_wrap=not console.is_terminal,
+    )
+
+
+def _grid(costs: Sequence[Cost]) -> Table:
+    """A column for each checkpoint."""
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="dim")
     for _ in costs:
@@ -148,6 +170,8 @@ def _show(console: Console, options: argparse.Namespace, costs: list[Cost]) -> N
     grid.add_row("parameters", *(f"{cost.parameters:,}" for cost in costs))
     weights = [bytes_in_words(cost.parameters * ITEMSIZE) for cost in costs]
     grid.add_row("weights in half precision", *weights)
+    grid.add_row("frames a second", *(f"{cost.fps:g}" for cost in costs))
+    grid.add_row("seconds a unit", *(f"{cost.seconds_per_unit:g}" for cost in costs))
     grid.add_row("tokens a unit", *(f"{cost.tokens_per_unit:,}" for cost in costs))
     grid.add_row("tokens a minute", *(f"{cost.tokens_per_minute:,}" for cost in costs))
     rows = {
@@ -158,8 +182,4 @@ def _show(console: Console, options: argparse.Namespace, costs: list[Cost]) -> N
     }
     for label, field in rows.items():
         grid.add_row(label, *(bytes_in_words(getattr(cost, field)) for cost in costs))
-    console.print(grid)
-    console.print(
-        f"KV in half precision; bounded at a high watermark of {options.high_watermark:,} tokens.",
-        soft_wrap=not console.is_terminal,
-    )
+    return grid

@@ -23,7 +23,7 @@ from omnitide.cli.options import (
     text,
     texts,
 )
-from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.config import DuplexConfig, MediaOptions, RetentionConfig, SamplingConfig
 from omnitide.costs import NOMINAL
 from omnitide.errors import ConfigError
 from omnitide.follow import DEFAULT_PROMPT
@@ -34,7 +34,7 @@ from omnitide.session import Session
 from omnitide.simulation.shapes import DEFAULT_SHAPE, SHAPES
 from omnitide.simulation.stream import MOST_UNITS
 
-_MEDIA, _SAMPLING = MediaOptions(), SamplingConfig()
+_MEDIA, _SAMPLING, _DUPLEX = MediaOptions(), SamplingConfig(), DuplexConfig()
 _KEPT = RetentionConfig()
 
 
@@ -90,7 +90,14 @@ def _add_generate(commands: Any) -> None:
     _add_questions(parser.add_argument_group("questions"))
     _add_sampling(parser.add_argument_group("sampling"))
     _add_history(parser.add_argument_group("history"))
-    _add_media(parser.add_argument_group("stream"))
+    stream = parser.add_argument_group("stream")
+    _add_media(stream)
+    memory = (
+        "MiniCPM-o: seconds of sound heard again when its encoder begins anew, after 30 s; 0 is "
+        f"the published way ({stated(_MEDIA.sound_memory)})"
+    )
+    number_or_none(stream, memory, "--sound-memory", type=float)
+    _add_duplex(parser.add_argument_group("duplex"))
     _add_machine(parser.add_argument_group("machine"))
 
 
@@ -162,10 +169,28 @@ def _add_kv_bits(group: Any) -> None:
 
 
 def _add_media(group: Any) -> None:
-    number(group, _MEDIA.fps, "frames taken a second", "--fps")
-    number(group, _MEDIA.chunk_seconds, "seconds of a unit", "--chunk-seconds")
+    # None where not given: what the family of the model says then holds.
+    frames = f"frames taken a second; of MiniCPM-o 1.0 ({stated(_MEDIA.fps)})"
+    number_or_none(group, frames, "--fps", type=float)
+    seconds = f"seconds of a unit; of MiniCPM-o 1.0 ({stated(_MEDIA.chunk_seconds)})"
+    number_or_none(group, seconds, "--chunk-seconds", type=float)
     pixels = "most pixels of a frame; larger ones are scaled down"
-    number(group, _MEDIA.max_pixels, pixels, "--max-pixels")
+    number_or_none(group, f"{pixels} ({stated(_MEDIA.max_pixels)})", "--max-pixels")
+
+
+def _add_duplex(group: Any) -> None:
+    switch(
+        group,
+        "let the model speak when it decides to, and take no questions: MiniCPM-o 4.5",
+        "--duplex",
+    )
+    text(group, "FILE", "clip of the voice to speak with, at most 30 s", "--voice")
+    listen = f"first units in which it listens ({stated(_DUPLEX.force_listen)})"
+    number_or_none(group, listen, "--force-listen")
+    most = f"most tokens that it says in a unit ({stated(_DUPLEX.unit_tokens)})"
+    number_or_none(group, most, "--unit-tokens")
+    recall = f"tokens of dropped speech kept in the system message ({stated(_DUPLEX.recall)})"
+    number_or_none(group, recall, "--recall")
 
 
 def _add_machine(group: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from rich.table import Table
 from rich.text import Text
@@ -14,17 +15,25 @@ from omnitide.policies import POLICIES
 from omnitide.response import SessionStats
 
 
-def as_json(transcript: Transcript, stats: SessionStats, trained: bool, broken: str | None) -> str:
+def as_json(
+    transcript: Transcript,
+    stats: SessionStats,
+    trained: bool,
+    broken: str | None,
+    duplex: bool = False,
+) -> str:
     """One JSON object in ASCII: `text`, every key of the statistics, `trained` and `broken`.
 
     Args:
-        transcript: Becomes `text`.
+        transcript: Becomes `text`, and `turns` if the model spoke when it decided to.
         stats: Figures at the end.
         trained: Whether the weights are trained.
         broken: Why the stream was not followed to its end, or None.
+        duplex: Whether the model spoke when it decided to.
     """
     result = {
         "text": transcript.as_list(),
+        **({"turns": [asdict(turn) for turn in transcript.turns]} if duplex else {}),
         **stats.as_dict(),
         "trained": trained,
         "broken": broken,

@@ -6,10 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from omnitide.cli.migration import read_migration
 from omnitide.config import (
     DEFAULTS,
+    DuplexConfig,
     FamilyDefaults,
     MediaOptions,
     MigrationConfig,
@@ -20,6 +22,8 @@ from omnitide.config import (
 from omnitide.errors import ConfigError
 from omnitide.follow import DEFAULT_PROMPT, Question, pair_questions
 
+MEDIA_OPTIONS = ("fps", "chunk_seconds", "max_pixels", "sound_memory")
+DUPLEX_OPTIONS = ("force_listen", "unit_tokens", "recall")
 RETENTION_OPTIONS = (
     "high_watermark",
     "low_watermark",
@@ -46,8 +50,10 @@ class Request:
         questions: What to ask and when.
         system_prompt: None takes the model's.
         max_tokens: Longest reply.
-        sampling, media: Of the options of that name.
-        kept: The retention options that were given, by name.
+        sampling: Of the options of that name.
+        cut, kept: The media and the retention options that were given, by name.
+        duplex: How a model speaks that decides when to; None: it is asked.
+        voice: File of the voice it speaks with, or None.
         policy, layout, migration, max_kv_size, kv_bits, backend, dtype: As in `Session` and `load`.
         trace: File to record the units in, or None.
         dry_run: Whether to tell the memory only.
@@ -62,8 +68,10 @@ class Request:
     system_prompt: str | None
     max_tokens: int
     sampling: SamplingConfig
-    media: MediaOptions
+    cut: dict[str, Any]
     kept: dict[str, int | float]
+    duplex: DuplexConfig | None
+    voice: str | None
     policy: str
     layout: str
     migration: MigrationConfig
@@ -81,6 +89,20 @@ class Request:
         """Whether any file was named."""
         return bool(self.video or self.audio or self.images)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files and URLs of media that were named."""
+        named = (self.video, self.audio, *self.images, self.voice)
+        return tuple(name for name in named if name is not None)
+
+    def media(self, defaults: FamilyDefaults) -> MediaOptions:
+        """How the stream is cut for a family.
+
+        Raises:
+            ConfigError: A number is out of range.
+        """
+        return defaults.media(**self.cut)
+
     def retention(self, defaults: FamilyDefaults) -> RetentionConfig:
         """The retention configuration for a family.
 
@@ -96,20 +118,21 @@ def read_request(options: argparse.Namespace) -> Request:
     Raises:
         ConfigError: An option, or what they make together, makes no sense.
     """
-    given = {name: getattr(options, name) for name in RETENTION_OPTIONS}
     request = Request(
         model=_named("--model", options.model),
         video=_named("--video", options.video),
         audio=_named("--audio", options.audio),
         images=tuple(_named("--image", image) or "" for image in options.image),
-        questions=pair_questions(_read_prompts(options.prompt), options.ask_at),
+        questions=_read_questions(options),
         system_prompt=options.system_prompt,
         max_tokens=options.max_tokens,
         sampling=SamplingConfig(
             options.temperature, options.top_p, options.top_k, options.min_p, options.seed
         ),
-        media=MediaOptions(options.fps, options.chunk_seconds, options.max_pixels),
-        kept={name: value for name, value in given.items() if value is not None},
+        cut=_given(options, MEDIA_OPTIONS),
+        kept=_given(options, RETENTION_OPTIONS),
+        duplex=_read_duplex(options),
+        voice=_named("--voice", options.voice),
         policy=options.policy,
         layout=options.layout,
         migration=read_migration(options, options.layout),
@@ -131,7 +154,34 @@ def read_request(options: argparse.Namespace) -> Request:
     if request.system_prompt is not None:
         _check_text("--system-prompt", request.system_prompt)
     request.retention(DEFAULTS)  # contradictions show with any family's defaults
+    request.media(DEFAULTS)
     return request
+
+
+def _given(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _read_duplex(options: argparse.Namespace) -> DuplexConfig | None:
+    """The duplex options; None without --duplex, which all the others need."""
+    given = _given(options, DUPLEX_OPTIONS)
+    if options.duplex:
+        return DuplexConfig(**given)
+    for name in (*given, *(["voice"] if options.voice is not None else [])):
+        raise ConfigError(f"[generate] --{name.replace('_', '-')} needs --duplex; add it")
+    return None
+
+
+def _read_questions(options: argparse.Namespace) -> tuple[Question, ...]:
+    if not options.duplex:
+        return pair_questions(_read_prompts(options.prompt), options.ask_at)
+    if options.prompt or options.ask_at:
+        raise ConfigError(
+            "[generate] --duplex takes no questions, the model speaks when it decides to; leave "
+            "out --prompt and --ask-at"
+        )
+    return ()
 
 
 def _named(option: str, value: str | None) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from omnitide.follow import Event, Question
-from omnitide.response import GenerationResponse
+from omnitide.response import DuplexUpdate, GenerationResponse, Utterance
 
 
 @dataclass(slots=True)
@@ -29,13 +29,37 @@ class Reply:
 
 
 @dataclass(slots=True)
+class Turn:
+    """A stretch of a duplex stream in which one side has the word.
+
+    Attributes:
+        speaker: "model", or "stream" while the model listens.
+        start, stop: Seconds of the stream.
+        text: What the model said.
+        tokens: Tokens that it decided on, control tokens included.
+        finished: Whether the model ended its turn; False too where the run ended first.
+    """
+
+    speaker: str
+    start: float
+    stop: float
+    text: str = ""
+    tokens: int = 0
+    finished: bool = False
+
+
+@dataclass(slots=True)
 class Transcript:
-    """All replies of a run."""
+    """All replies of a run, or all turns of a duplex one."""
 
     replies: list[Reply] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
 
     def add(self, event: Event, time: float) -> None:
-        """Take note of an event that happened at a second of the stream; updates are no part."""
+        """Take note of an event that happened at a second of the stream.
+
+        Updates are no part of it, but for what a model decided in them.
+        """
         if isinstance(event, Question):
             self.replies.append(Reply(time, event.prompt))
         elif isinstance(event, GenerationResponse):
@@ -43,6 +67,19 @@ class Transcript:
             reply.text += event.text
             reply.tokens = event.generation_tokens
             reply.finish_reason = event.finish_reason
+        elif isinstance(event, DuplexUpdate) and event.said is not None:
+            self._add_unit(event.said)
+
+    def _add_unit(self, said: Utterance) -> None:
+        speaker = "model" if said.speaks else "stream"
+        last = self.turns[-1] if self.turns else None
+        if last is None or last.speaker != speaker or last.finished:
+            last = Turn(speaker, said.start, said.stop)
+            self.turns.append(last)
+        last.stop = said.stop
+        last.text += said.text
+        last.tokens += len(said.tokens)
+        last.finished = said.speaks and not said.in_turn
 
     def as_list(self) -> list[dict[str, Any]]:
         """Plain data, ready for JSON."""

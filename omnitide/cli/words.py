@@ -5,7 +5,7 @@ from __future__ import annotations
 from omnitide.cli.progress import minutes
 from omnitide.cli.terminal import write_words
 from omnitide.follow import Event, Question
-from omnitide.response import GenerationResponse
+from omnitide.response import DuplexUpdate, GenerationResponse, Utterance
 
 
 class Words:
@@ -31,6 +31,18 @@ class Words:
             write_words(event.text)
             if event.finish_reason is not None:
                 self.end_line()
+        elif isinstance(event, DuplexUpdate) and event.said is not None:
+            self._say(event.said)
+
+    def _say(self, said: Utterance) -> None:
+        """Write what a model said in a unit; every turn of it has a line of its own."""
+        if said.text and not self._open:
+            if self._headed:
+                write_words(f"[{minutes(said.stop)}] ")
+            self._open = True
+        write_words(said.text)
+        if not said.in_turn:
+            self.end_line()
 
     def end_line(self) -> None:
         """End a reply that is being written."""

@@ -9,22 +9,32 @@ unit. Ids as in the published added_tokens.json.
 
 from __future__ import annotations
 
-import numpy as np
+from omnitide.models.minicpm_o.layout import Layout
+from omnitide.models.minicpm_o.markers import Markers
+from omnitide.units import Role, Unit, UnitBuilder, UnitKind
 
-from omnitide.units import AXES, Modality, Role, Unit, UnitBuilder, UnitKind
-
-FEATURE = 128244
 UNIT, UNIT_END = 151683, 151684
-IMAGE, IMAGE_END = 151669, 151670
-SLICE, SLICE_END = 151679, 151680
-AUDIO, AUDIO_END = 151697, 151699
 LISTEN, SPEAK, CHUNK_END = 151705, 151706, 151718
 IM_START, IM_END = 151644, 151645
 WORD = 1000
 """Stands for any word; retention never looks at it."""
 
-IMAGE_TOKENS = 64
-"""Tokens of a picture of 448x448 and of a slice."""
+MARKERS = Markers(
+    feature=128244,
+    image=151669,
+    image_end=151670,
+    slice=151679,
+    slice_end=151680,
+    image_id=151681,
+    image_id_end=151682,
+    audio=151697,
+    audio_end=151699,
+    speech=151703,
+    speech_end=151704,
+    newline=(198,),
+)
+
+LAYOUT = Layout(MARKERS, num_queries=64)
 
 AUDIO_TOKENS = 10
 """Tokens of a second of sound."""
@@ -39,9 +49,8 @@ SPOKEN = 20
 def system() -> Unit:
     """The session's prefix."""
     builder = UnitBuilder().text([IM_START, WORD, WORD], Role.BOUNDARY).text([WORD] * 5)
-    builder.text([AUDIO], Role.BOUNDARY)
-    _feature(builder, VOICE_TOKENS, Modality.AUDIO)
-    return builder.text([AUDIO_END, IM_END], Role.BOUNDARY).build(UnitKind.SYSTEM)
+    LAYOUT.bare_sound(builder.text([MARKERS.audio], Role.BOUNDARY), VOICE_TOKENS)
+    return builder.text([MARKERS.audio_end, IM_END], Role.BOUNDARY).build(UnitKind.SYSTEM)
 
 
 def unit(second: float, frames: int = 1, slices: int = 0, words: int = 0) -> Unit:
@@ -55,25 +64,11 @@ def unit(second: float, frames: int = 1, slices: int = 0, words: int = 0) -> Uni
     """
     builder = UnitBuilder().text([UNIT], Role.BOUNDARY)
     for _ in range(frames):
-        builder.text([IMAGE], Role.BOUNDARY)
-        role = Role.SOURCE_IMAGE if slices else Role.CONTENT
-        _feature(builder, IMAGE_TOKENS, Modality.IMAGE, role)
-        builder.text([IMAGE_END], Role.BOUNDARY)
-        for _ in range(slices):
-            builder.text([SLICE], Role.BOUNDARY)
-            _feature(builder, IMAGE_TOKENS, Modality.IMAGE, Role.SLICE)
-            builder.text([SLICE_END], Role.BOUNDARY)
-    _feature(builder, AUDIO_TOKENS, Modality.AUDIO)
+        LAYOUT.picture(builder, (slices, 1) if slices else (0, 0))
+    LAYOUT.bare_sound(builder, AUDIO_TOKENS)
     if words:
         builder.text([SPEAK], Role.BOUNDARY).text([WORD] * words)
         builder.text([CHUNK_END, UNIT_END], Role.BOUNDARY)
     else:
         builder.text([LISTEN, UNIT_END], Role.BOUNDARY)
     return builder.build(UnitKind.MEDIA, second, 1.0)
-
-
-def _feature(
-    builder: UnitBuilder, count: int, modality: Modality, role: Role = Role.CONTENT
-) -> None:
-    offsets = np.repeat(np.arange(count, dtype=np.int32)[:, None], AXES, axis=1)
-    builder.content(FEATURE, offsets, modality, role).end_step()

@@ -110,6 +110,29 @@ def test_models_as_table(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "sound", "parameters"),
+    [
+        # The modules that are loaded of about 9 B; the part that speaks is not.
+        ("openbmb/MiniCPM-o-4_5", 10 + 2, 9_008_851_872),
+        ("openbmb/MiniCPM-o-2_6", 25 + 2 + 1, 8_423_157_488),
+    ],
+)
+def test_models_of_minicpm_see_a_second_at_a_time(
+    call: Call, name: str, sound: int, parameters: int
+) -> None:
+    found = call("models", "--json").json()
+    assert "MiniCPM-o 4.5 and 2.6" in found["families"]["minicpm_o"]
+    (cost,) = (cost for cost in found["checkpoints"] if cost["name"] == name)
+    assert (cost["fps"], cost["seconds_per_unit"]) == (1.0, 1.0)
+    assert cost["parameters"] == parameters
+    assert cost["tokens_per_unit"] == 66 + sound
+    # 1920 x 1080 pixels ask for eleven slices; nine are made, 3 x 3 or as many in other rows.
+    sliced = call("models", "--max-pixels", 9 * 448 * 448, "--json").json()["checkpoints"]
+    (cost,) = (cost for cost in sliced if cost["name"] == name)
+    assert cost["tokens_per_unit"] in (66 * 9 + sound, 66 * 10 + sound)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--width", 0), "--width must be at least 1"),

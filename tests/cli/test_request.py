@@ -11,7 +11,15 @@ import pytest
 
 from omnitide.cli.parser import parse
 from omnitide.cli.request import read_request
-from omnitide.config import DEFAULTS, MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.config import (
+    DEFAULTS,
+    DuplexConfig,
+    FamilyDefaults,
+    MediaOptions,
+    RetentionConfig,
+    SamplingConfig,
+)
+from omnitide.errors import ConfigError
 from omnitide.follow import DEFAULT_PROMPT, Question
 from omnitide.session import Session
 
@@ -50,6 +58,12 @@ OPTIONS = [
     "--fps",
     "--chunk-seconds",
     "--max-pixels",
+    "--sound-memory",
+    "--duplex",
+    "--voice",
+    "--force-listen",
+    "--unit-tokens",
+    "--recall",
     "--backend",
     "--dtype",
     "--json",
@@ -64,7 +78,8 @@ def test_every_option_arrives() -> None:
         "--min-p 0.1 --seed 11 --policy fifo --layout native --high-watermark 900 "
         "--low-watermark 700 --recent-units 2 --image-sink 3 --audio-sink 4 --text-budget 5 "
         "--sink-tokens 6 --heavy-share 0.25 --text-sink 7 --text-window 8 --vision-window 9.5 "
-        "--max-kv-size 2048 --fps 1 --chunk-seconds 1 --max-pixels 3136 --backend mlx "
+        "--max-kv-size 2048 --fps 1 --chunk-seconds 1 --max-pixels 3136 --sound-memory 4 "
+        "--backend mlx "
         "--dtype float16 --json --verbose"
     )
     request = read_request(parse(line.split()))
@@ -73,7 +88,8 @@ def test_every_option_arrives() -> None:
     assert request.questions == (Question("one", 1.5), Question("two", 4.0))
     assert (request.system_prompt, request.max_tokens) == ("S", 7)
     assert request.sampling == SamplingConfig(0.5, 0.9, 3, 0.1, 11)
-    assert request.media == MediaOptions(1.0, 1.0, 3136)
+    assert request.media(DEFAULTS) == MediaOptions(1.0, 1.0, 3136, 4.0)
+    assert (request.duplex, request.voice) == (None, None)
     assert request.retention(DEFAULTS) == RetentionConfig(
         900,
         700,
@@ -98,7 +114,8 @@ def test_defaults_are_those_of_the_configuration() -> None:
     session = inspect.signature(Session).parameters
     assert request.questions == (Question(DEFAULT_PROMPT, None),)
     assert request.sampling == SamplingConfig()
-    assert request.media == MediaOptions()
+    assert request.media(DEFAULTS) == MediaOptions()
+    assert request.media(FamilyDefaults(fps=1.0, chunk_seconds=0.5)) == MediaOptions(1.0, 0.5)
     assert request.kept == {}
     assert request.retention(DEFAULTS) == RetentionConfig()
     assert request.max_tokens == session["max_tokens"].default
@@ -107,6 +124,33 @@ def test_defaults_are_those_of_the_configuration() -> None:
     assert (request.backend, request.dtype) == ("auto", None)
     assert not request.has_media
     assert not request.as_json
+
+
+def test_duplex_options_arrive() -> None:
+    line = "generate --duplex --voice V --force-listen 0 --unit-tokens 9 --recall 40"
+    request = read_request(parse(line.split()))
+    assert request.duplex == DuplexConfig(force_listen=0, unit_tokens=9, recall=40)
+    assert request.voice == "V"
+    assert request.questions == ()
+    assert read_request(parse(["generate", "--duplex"])).duplex == DuplexConfig()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--voice V", "--voice needs --duplex"),
+        ("--force-listen 1", "--force-listen needs --duplex"),
+        ("--recall 5", "--recall needs --duplex"),
+        ("--duplex --prompt Why?", "takes no questions"),
+        ("--duplex --ask-at 3", "takes no questions"),
+        ("--duplex --unit-tokens 1", "unit_tokens must be at least 2"),
+        ("--duplex --force-listen -1", "force_listen must be at least 0"),
+        ("--sound-memory -1", "sound_memory must be at least 0"),
+    ],
+)
+def test_contradictions_are_refused(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_request(parse(["generate", *line.split()]))
 
 
 def test_temperature_has_two_spellings() -> None:
@@ -137,6 +181,10 @@ def test_help_lists_every_option_in_100_columns(call: Callable[..., Any]) -> Non
         ("--text-sink", RetentionConfig().text_sink),
         ("--text-window", RetentionConfig().text_window),
         ("--vision-window", RetentionConfig().vision_window),
+        ("--sound-memory", MediaOptions().sound_memory),
+        ("--force-listen", DuplexConfig().force_listen),
+        ("--unit-tokens", DuplexConfig().unit_tokens),
+        ("--recall", DuplexConfig().recall),
     ],
 )
 def test_help_states_defaults(call: Callable[..., Any], option: str, default: float) -> None:

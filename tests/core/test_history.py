@@ -149,3 +149,35 @@ def test_moves_change_slots_alone(data: st.DataObject) -> None:
     rest = [name for name in moved.cells.dtype.names if name != "slot"]
     assert all((moved.cells[n] == history.cells[n]).all() for n in rest)
     assert history.cells["slot"].tolist() == list(slots)
+
+
+def system(length: int) -> Any:
+    return UnitBuilder().text(np.arange(length)).build(UnitKind.SYSTEM)
+
+
+@pytest.mark.parametrize("units", [0, 1, 3])
+@pytest.mark.parametrize(("kept", "new"), [(2, 5), (4, 1), (4, 3)])
+def test_a_renewed_prefix_is_what_was_laid_out_from_the_start(
+    kept: int, new: int, units: int
+) -> None:
+    """Cells, positions and records are those of a history that always had that prefix."""
+    history = History().append(system(6), np.arange(6))
+    for number in range(units):
+        history = history.append(words(2), 10 * (number + 1) + np.arange(2))
+    end = UnitBuilder(kept, 1).text(100 + np.arange(new)).build(UnitKind.SYSTEM)
+    before = history.cells.tobytes()
+    renewed = history.renew_prefix(kept, end, 90 + np.arange(new))
+
+    builder = UnitBuilder().text(np.arange(kept)).text(100 + np.arange(new))
+    slots = np.concatenate([np.arange(kept), 90 + np.arange(new)])
+    want = History().append(builder.build(UnitKind.SYSTEM), slots)
+    for number in range(units):
+        want = want.append(words(2), 10 * (number + 1) + np.arange(2))
+    assert renewed.cells.tobytes() == want.cells.tobytes()
+    assert renewed.units == want.units
+    assert (renewed.prefix, renewed.next_position) == (kept + new, want.next_position)
+    assert renewed.next_order == want.next_order
+    assert renewed.unit_starts().tolist() == want.unit_starts().tolist()
+    assert renewed.tokens_seen == history.tokens_seen + new
+    assert (renewed.text_words, renewed.media_words) == (want.text_words, want.media_words)
+    assert history.cells.tobytes() == before

@@ -68,6 +68,28 @@ def test_gelu(
     assert_close(Elementwise(compiler).gelu(on_device(x)), want, dtype)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gelu_tanh(
+    compiler: Compiler,
+    dtype: str,
+    shape: tuple[int, ...],
+    values: Callable[..., Any],
+    on_device: Callable[..., Any],
+    assert_close: Callable[..., None],
+) -> None:
+    x = values(np.random.default_rng(3), dtype, *shape, size=3)
+    wide = x.astype(np.float64)
+    want = 0.5 * wide * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
+    assert_close(Elementwise(compiler).gelu_tanh(on_device(x)), want, dtype)
+
+
+@pytest.mark.parametrize("size", [8, 5])
+def test_relu_keeps_nan(compiler: Compiler, on_device: Callable[..., Any], size: int) -> None:
+    x = np.array([-2.0, 3.0, np.nan, -0.0, np.inf, -np.inf, 1e-30, -1e-30], np.float32)[:size]
+    got = cp.asnumpy(Elementwise(compiler).relu(on_device(x)))
+    np.testing.assert_array_equal(got, np.maximum(x, 0))
+
+
 def test_gelu_far_below_zero_keeps_its_digits(
     compiler: Compiler, on_device: Callable[..., Any]
 ) -> None:

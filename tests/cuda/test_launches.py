@@ -143,13 +143,15 @@ def test_norms_and_elementwise(
     ops.swiglu(x, x)
     ops.swiglu(array(3, 2 * columns)[:, :columns], array(3, 2 * columns)[:, columns:])
     ops.gelu(x)
+    ops.gelu_tanh(x)
+    ops.relu(x)
     ops.add(x, x)
     ops.add_bias(x, weight)
     ops.add_bias(x, weight, x)
     table = fake(np.zeros((3, 9), np.float32))
     ops.rotate(array(3, 2, 18), table, table)
     ops.take(x, fake(np.zeros(5, np.int32)))
-    assert len(launched) == 11
+    assert len(launched) == 13
 
 
 @pytest.mark.parametrize("size", [152_064, 5])
@@ -175,7 +177,7 @@ def test_plain_attention(
     q, pool = array(9, 4, dim), array(3, 2, PAGE_SIZE, dim)
     attention.attend(q, pool, pool, at, 0.1)
     attention.mass(q, pool, at, 0.1, step.num_cells, fake(step.tiles.cells))
-    attention.segments(q, q, q, (4, 5), 0.1)
+    attention.segments(q, q, q, (4, 5), (4, 5), 0.1)
     assert [name.partition("<")[0] for name in launched] == [
         *("plain_attend", "plain_join"),
         *("plain_attend", "plain_mass", "plain_mass_sum"),

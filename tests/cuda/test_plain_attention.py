@@ -167,13 +167,14 @@ def test_a_step_without_cells_gives_zeros(compiler: Compiler, poison: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("heads", "dim", "lengths"),
+    ("heads", "dim", "lengths", "key_lengths"),
     [
-        (2, 64, (1, 2, 33, 32, 31, 100)),
-        (3, 72, (7,)),
-        (1, 6, (40, 17)),
-        (2, 256, (20, 65)),
-        (2, 80, (64, 64, 64, 16)),
+        (2, 64, (1, 2, 33, 32, 31, 100), (1, 2, 33, 32, 31, 100)),
+        (3, 72, (7,), (7,)),
+        (1, 6, (40, 17), (40, 17)),
+        (2, 256, (20, 65), (20, 65)),
+        (2, 80, (64, 64, 64, 16), (64, 64, 64, 16)),
+        (2, 128, (8, 17, 70), (100, 1, 33)),
     ],
 )
 def test_segments(
@@ -182,23 +183,25 @@ def test_segments(
     heads: int,
     dim: int,
     lengths: tuple[int, ...],
+    key_lengths: tuple[int, ...],
     values: Callable[..., Any],
     on_device: Callable[..., Any],
     assert_close: Callable[..., None],
 ) -> None:
     rng = np.random.default_rng(8)
-    q, k, v = (values(rng, dtype, sum(lengths), heads, dim) for _ in range(3))
+    q = values(rng, dtype, sum(lengths), heads, dim)
+    k, v = (values(rng, dtype, sum(key_lengths), heads, dim) for _ in range(2))
     got = PlainAttention(compiler, 132).segments(
-        *(on_device(x) for x in (q, k, v)), lengths, dim**-0.5
+        *(on_device(x) for x in (q, k, v)), lengths, key_lengths, dim**-0.5
     )
     want = np.empty(q.shape)
-    start = 0
-    for length in lengths:
-        part = slice(start, start + length)
+    start = key_start = 0
+    for length, key_length in zip(lengths, key_lengths, strict=True):
+        part, keys = slice(start, start + length), slice(key_start, key_start + key_length)
         for head in range(heads):
-            scores = q[part, head].astype(float) @ k[part, head].astype(float).T * dim**-0.5
+            scores = q[part, head].astype(float) @ k[keys, head].astype(float).T * dim**-0.5
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
             shares = weights / weights.sum(axis=1, keepdims=True)
-            want[part, head] = shares @ v[part, head].astype(float)
-        start += length
+            want[part, head] = shares @ v[keys, head].astype(float)
+        start, key_start = part.stop, keys.stop
     assert_close(got, want, dtype)

@@ -14,7 +14,7 @@ import pytest
 
 from omnitide.errors import CheckpointError
 from omnitide.models.chat import CHATML, cut_template, read_template
-from omnitide.models.qwen2_5_omni.template import ChatTemplate
+from omnitide.models.template import ChatTemplate
 from omnitide.models.tokenizer import TextTokenizer
 from omnitide.units import Role, UnitKind, spans_of
 

@@ -87,6 +87,14 @@ def gelu(x: Any) -> NDArray[np.float64]:
     return np.array([0.5 * a * math.erfc(-a / math.sqrt(2)) for a in x.flat]).reshape(x.shape)
 
 
+def gelu_tanh(x: Any) -> NDArray[np.float64]:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def relu(x: Any) -> NDArray[np.float64]:
+    return np.array([max(a, 0.0) for a in x.flat]).reshape(x.shape)
+
+
 def rotate(x: Any, cos: Any, sin: Any) -> NDArray[np.float64]:
     out = np.empty_like(x)
     half = x.shape[-1] // 2
@@ -99,15 +107,20 @@ def rotate(x: Any, cos: Any, sin: Any) -> NDArray[np.float64]:
     return out
 
 
-def segment_attention(q: Any, k: Any, v: Any, lengths: Any, scale: float) -> NDArray[np.float64]:
+def segment_attention(
+    q: Any, k: Any, v: Any, lengths: Any, scale: float, key_lengths: Any = None
+) -> NDArray[np.float64]:
     out = np.empty_like(q)
-    stops = np.cumsum(lengths)
-    for start, stop in zip(stops - lengths, stops, strict=True):
-        for token in range(start, stop):
-            for head in range(q.shape[1]):
-                scores = k[start:stop, head] @ q[token, head] * scale
-                weights = np.exp(scores - scores.max())
-                out[token, head] = weights @ v[start:stop, head] / weights.sum()
+    segment = np.repeat(np.arange(len(lengths)), lengths)
+    of_key = segment
+    if key_lengths is not None:
+        of_key = np.repeat(np.arange(len(lengths)), key_lengths)
+    for token in range(len(q)):
+        seen = of_key == segment[token]
+        for head in range(q.shape[1]):
+            scores = k[seen, head] @ q[token, head] * scale
+            weights = np.exp(scores - scores.max())
+            out[token, head] = weights @ v[seen, head] / weights.sum()
     return out
 
 
@@ -191,9 +204,17 @@ def rotate_inputs(rng: Any, tokens: int, heads: int, head_dim: int) -> Inputs:
     }
 
 
-def segment_inputs(rng: Any, lengths: tuple[int, ...], heads: int, head_dim: int) -> Inputs:
-    q, k, v = normal(rng, 3, sum(lengths), heads, head_dim)
-    return {"q": q, "k": k, "v": v, "lengths": lengths, "scale": head_dim**-0.5}
+def segment_inputs(
+    rng: Any,
+    lengths: tuple[int, ...],
+    heads: int,
+    head_dim: int,
+    key_lengths: tuple[int, ...] | None = None,
+) -> Inputs:
+    q = normal(rng, sum(lengths), heads, head_dim)
+    k, v = normal(rng, 2, sum(key_lengths or lengths), heads, head_dim)
+    made = {"q": q, "k": k, "v": v, "lengths": lengths, "scale": head_dim**-0.5}
+    return made if key_lengths is None else {**made, "key_lengths": key_lengths}
 
 
 def copy_inputs(rng: Any, shape: tuple[int, ...]) -> Inputs:
@@ -296,6 +317,24 @@ OPERATIONS = [
         gelu,
     ),
     OpSpec(
+        "gelu_tanh",
+        {
+            "rows": ((50, 33), 1.0),
+            "tails": ((50, 33), 4.0),
+            "far": ((50, 20), 60.0),
+            "small": ((5, 7), 1e-3),
+        },
+        gelu_inputs,
+        gelu_tanh,
+    ),
+    OpSpec(
+        "relu",
+        {"rows": ((50, 33), 1.0), "two-leading-axes": ((2, 3, 8), 1.0), "none": ((0, 8), 1.0)},
+        gelu_inputs,
+        relu,
+        exact=True,
+    ),
+    OpSpec(
         "rotate",
         {"text": (5, 4, 128), "vision": (9, 2, 80), "one-token": (1, 3, 64), "none": (0, 2, 64)},
         rotate_inputs,
@@ -310,6 +349,11 @@ OPERATIONS = [
             "one-token": ((1,), 2, 80),
             "one-segment": ((70,), 2, 64),
             "no-segment": ((), 2, 64),
+            "few-queries": ((8,), 3, 128, (70,)),
+            "few-queries-of-equal-segments": ((8, 8, 8), 1, 128, (33, 33, 33)),
+            "few-keys": ((70, 5), 2, 64, (1, 66)),
+            "ragged-queries-and-keys": ((7, 7, 64, 1, 30), 2, 72, (150, 9, 1, 64, 65)),
+            "equal-queries-ragged-keys": ((50, 50, 50), 2, 64, (50, 100, 150)),
         },
         segment_inputs,
         segment_attention,

@@ -163,6 +163,38 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
         ),
         "[segment_attention] k must have shape (5, 2, 8), got (5, 1, 8)",
     ),
+    "segments-keys-sum": (
+        lambda g: g.backend.segment_attention(
+            g.zeros(5, 1, 8), g.zeros(6, 1, 8), g.zeros(6, 1, 8), [5], 1.0, [5]
+        ),
+        "[segment_attention] key_lengths must be at least 1 and add up to 6 keys, got a least of 5 "
+        "and a sum of 5",
+    ),
+    "segments-no-keys": (
+        lambda g: g.backend.segment_attention(
+            g.zeros(5, 1, 8), g.zeros(6, 1, 8), g.zeros(6, 1, 8), [4, 1], 1.0, [6, 0]
+        ),
+        "[segment_attention] key_lengths must be at least 1 and add up to 6 keys, got a least of 0 "
+        "and a sum of 6",
+    ),
+    "segments-as-many-keys": (
+        lambda g: g.backend.segment_attention(
+            g.zeros(5, 1, 8), g.zeros(6, 1, 8), g.zeros(6, 1, 8), [5], 1.0, [3, 3]
+        ),
+        "[segment_attention] key_lengths must be one for each of 1 segments, got 2",
+    ),
+    "segments-values": (
+        lambda g: g.backend.segment_attention(
+            g.zeros(5, 1, 8), g.zeros(6, 1, 8), g.zeros(5, 1, 8), [5], 1.0, [6]
+        ),
+        "[segment_attention] v must have shape (6, 1, 8), got (5, 1, 8)",
+    ),
+    "segments-keys-shape": (
+        lambda g: g.backend.segment_attention(
+            g.zeros(5, 2, 8), g.zeros(6, 1, 8), g.zeros(6, 1, 8), [5], 1.0, [6]
+        ),
+        "[segment_attention] k must have shape (any, 2, 8), got (6, 1, 8)",
+    ),
     "concat-none": (
         lambda g: g.backend.concat([]),
         "[concat] at least one array must be given, got none",

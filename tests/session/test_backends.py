@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omnitide import MediaOptions, MigrationConfig, RetentionConfig, Session
+from omnitide import (
+    DuplexConfig,
+    DuplexSession,
+    MediaOptions,
+    MigrationConfig,
+    RetentionConfig,
+    SamplingConfig,
+    Session,
+)
 from omnitide.backends import BackendInfo, describe_backends, load_backend
 from omnitide.media.chunk import MediaChunk
 from omnitide.models import load_model
@@ -67,3 +75,40 @@ def test_greedy_reply_equals_the_reference(
     assert stats.rows_moved == reference.rows_moved
     assert stats.rows_moved > 0 or layout != "paper"
     assert stats.physical_kv_bytes * 2 == reference.physical_kv_bytes
+
+
+@pytest.mark.parametrize("info", OTHERS, ids=lambda info: info.name)
+def test_duplex_decisions_equal_the_reference(
+    info: BackendInfo,
+    minicpm_checkpoint: Callable[..., Path],
+    second: Callable[..., MediaChunk],
+) -> None:
+    """MiniCPM-o, with pictures, evictions and words recalled on the way."""
+    if not info.available:
+        reason = f"{info.name} is not available: {info.note}"
+        if info.name in os.environ.get("OMNITIDE_REQUIRE_BACKENDS", "").split(","):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    def told(name: str, dtype: str) -> tuple[list[tuple[int, ...]], Any, tuple[int, ...]]:
+        backend = load_backend(name, dtype)
+        model: Any = backend.run(load_model, minicpm_checkpoint(), backend)
+        session = DuplexSession(
+            model,
+            retention=RetentionConfig(130, 90, recent_units=1, image_sink=3, text_budget=2),
+            duplex=DuplexConfig(force_listen=0, unit_tokens=6, recall=4),
+            migration=MigrationConfig("layout"),
+            sampling=SamplingConfig(temperature=1.0, seed=3),
+            largest_unit=100,
+        )
+        updates = [session.append_media(second(i, picture=i % 3 == 0)) for i in range(8)]
+        session.cache.check_integrity()
+        said = [update.said.tokens for update in updates if update.said]
+        return said, session.stats(), session.talk.recalled
+
+    said, stats, recalled = told(info.name, "float32")
+    expected, reference, wanted = told("reference", "float64")
+    assert said == expected
+    assert recalled == wanted
+    assert recalled
+    assert stats.evictions == reference.evictions > 2

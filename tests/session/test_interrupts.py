@@ -19,6 +19,8 @@ import pytest
 
 import omnitide
 from omnitide import MigrationConfig, RetentionConfig, Session
+from omnitide.config import DuplexConfig
+from omnitide.duplex import DuplexSession
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import MediaChunk
 
@@ -30,7 +32,7 @@ TRACED = {
         "retention.py", "positions.py", "growing.py", "policies/omnipick.py", "policies/h2o.py",
         "paging.py",
         "layouts/paper.py", "layouts/predictive.py", "layouts/eager.py", "layouts/suffix.py",
-        "acceptance.py",
+        "acceptance.py", "duplex.py",
     )
 }  # fmt: skip
 
@@ -179,6 +181,75 @@ def test_reply_interrupted_at_any_line(session: Session, chunk: Callable[..., Me
         assert marks == ([257, 258] * len(marks))[: len(marks)]
         assert marks[-1] == 257
         assert len(list(session.ask("Well?"))) == 4
+
+
+LISTEN, CHUNK_END, UNIT, UNIT_END = 272, 275, 266, 267
+SPEAKING = (273, 72, 73, CHUNK_END)  # of every unit: <|speak|>, two words, the end of the chunk
+
+
+@pytest.mark.parametrize("policy", ["fifo", "omnipick"])
+def test_duplex_unit_interrupted_at_any_line(
+    families: Callable[[str], Any],
+    second: Callable[..., MediaChunk],
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+) -> None:
+    """The unit is not there, or is ended before the next one; what was dropped is recalled once."""
+    model = families("minicpm_o 4.5").model
+    monkeypatch.setattr(model.backend, "run", lambda f, *args, **kwargs: f(*args, **kwargs))
+    session = DuplexSession(
+        model,
+        policy=policy,
+        retention=RetentionConfig(90, 60, recent_units=1, text_budget=4),
+        migration=MigrationConfig("layout"),
+        duplex=DuplexConfig(force_listen=0, recall=3),
+        largest_unit=40,
+    )
+    seen: list[bytes] = []
+
+    def choose(logits: Any, *_: Any) -> int:
+        seen.append(model.backend.to_numpy(logits).tobytes())
+        return SPEAKING[len(session.talk.said)]
+
+    monkeypatch.setattr(model.duplex, "choose", choose)
+
+    def hear(index: int) -> None:
+        session.append_media(second(index, picture=False))
+
+    # The next unit makes the session drop one, and recall its words.
+    while len(session.cache.history) + 16 <= 90 or session.cache.state.renewals < 1:
+        hear(session.talk.units)
+    restore, saved, next_second = remember(session), session.cache.state, session.talk.units
+    total = lines_of(lambda: hear(next_second))
+    after = session.cache.state
+    assert (after.evictions, after.renewals) == (saved.evictions + 1, saved.renewals + 1)
+    hear(next_second + 1)
+    expected, recalled = seen[-len(SPEAKING) :], session.talk.recalled
+
+    outcomes = set()
+    for line in range(1, total + 1, STRIDE):
+        restore()
+        kind = KeyboardInterrupt if line % 2 else Interrupted
+        with interrupt_at(line, kind), pytest.raises(kind):
+            hear(next_second)
+        session.cache.check_integrity()
+        taken = session.cache.history.next_unit > saved.history.next_unit
+        assert (session.time > saved.time) == taken
+        whole = session.talk.said == SPEAKING
+        if not taken:
+            assert session.cache.state is saved
+            hear(next_second)
+        outcomes.add((taken, whole and taken))
+        hear(next_second + 1)
+        session.cache.check_integrity()
+        tokens = session.cache.history.cells["token"].tolist()
+        marks = [t for t in tokens if t in (UNIT, UNIT_END)]
+        assert marks == [UNIT, UNIT_END] * (len(marks) // 2)
+        assert session.talk.units == session.cache.history.next_unit - 1
+        if whole or not taken:
+            assert seen[-len(SPEAKING) :] == expected
+            assert session.talk.recalled == recalled
+    assert outcomes == {(False, False), (True, False), (True, True)}
 
 
 @pytest.mark.parametrize("policy", ["omnipick", "h2o"])

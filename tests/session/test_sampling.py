@@ -68,3 +68,27 @@ def test_infinite_temperature_and_broken_logits_are_refused() -> None:
     for temperature in (0.0, 1.0):
         with pytest.raises(NumericsError, match="NaN"):
             Sampler(SamplingConfig(temperature=temperature))(np.array([0.0, np.nan, 1.0]))
+
+
+def test_logits_as_they_are_are_drawn_from_by_their_own_probabilities() -> None:
+    """Neither temperature nor filters count."""
+    logits = np.array([1.0, 0.0, -1.0], np.float32)
+    sampler = Sampler(SamplingConfig(temperature=0.1, top_k=1, seed=2))
+    draws = [sampler.as_it_is(logits) for _ in range(20_000)]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert np.bincount(draws, minlength=3) / 20_000 == pytest.approx(expected, abs=0.012)
+    assert Sampler(SamplingConfig()).as_it_is(np.array([0.0, 2.0, 2.0])) == 1
+    with pytest.raises(NumericsError, match="NaN"):
+        sampler.as_it_is(np.array([0.0, np.nan]))
+
+
+def test_logits_are_drawn_from_as_their_probabilities_are() -> None:
+    """The filters work on probabilities, whatever the logits' level; -inf is never drawn."""
+    config = SamplingConfig(temperature=1.3, top_p=0.7, seed=4)
+    raised, plain = Sampler(config), Sampler(config)
+    forbidden = LOGITS.copy()
+    forbidden[np.argmax(LOGITS)] = -np.inf
+    for _ in range(300):
+        drawn = raised.of_logits(forbidden + 50)
+        assert drawn == plain(log_softmax(forbidden.astype(np.float64)))
+        assert drawn != np.argmax(LOGITS)

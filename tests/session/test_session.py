@@ -36,14 +36,14 @@ def turns(session: Session) -> list[str]:
 @pytest.mark.parametrize("layout", SERVED)
 @pytest.mark.parametrize("policy", [n for n, p in POLICIES.items() if p.bounded])
 def test_history_stays_within_capacity(
-    open_session: Open, chunk: Chunk, policy: str, layout: str
+    family: Any, open_family: Open, family_chunk: Chunk, policy: str, layout: str
 ) -> None:
-    session = open_session(policy=policy, layout=layout)
+    session = open_family(policy=policy, layout=layout)
     slots = len(session.cache.state.table.live)
     for index in range(24):
-        update = session.append_media(chunk(index))
+        update = session.append_media(family_chunk(index))
         session.cache.check_integrity()
-        assert update.tokens == 62
+        assert update.tokens == family.tokens
         assert update.tokens_kept <= session.capacity_tokens
         if index % 8 == 5:
             reply(session)
@@ -56,23 +56,23 @@ def test_history_stays_within_capacity(
     assert stats.full_kv_bytes > 2 * stats.physical_kv_bytes * stats.tokens_kept / slots
 
 
-def test_layout_never_changes_an_answer(open_session: Open, chunk: Chunk) -> None:
+def test_layout_never_changes_an_answer(open_family: Open, family_chunk: Chunk) -> None:
     """Where cells lie must not matter: same tokens, bit for bit the same logits."""
     answers = []
     for layout in SERVED:
-        session = open_session(layout=layout)
+        session = open_family(layout=layout)
         for index in range(12):
-            session.append_media(chunk(index))
+            session.append_media(family_chunk(index))
         answers.append([(r.token, r.logprobs.tobytes()) for r in session.ask("And now?")])
         assert session.stats().evictions > 2
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_turns_stay_well_formed(open_session: Open, chunk: Chunk) -> None:
+def test_turns_stay_well_formed(open_family: Open, family_chunk: Chunk) -> None:
     """Whatever was evicted, roles open and close in turn, and the user's is open at the end."""
-    session = open_session()
+    session = open_family()
     for index in range(20):
-        session.append_media(chunk(index))
+        session.append_media(family_chunk(index))
         if index % 3 == 0:
             reply(session, f"Question {index}?")
         found = turns(session)
@@ -135,11 +135,11 @@ def test_full_context_grows_and_keeps_all(open_session: Open, chunk: Chunk) -> N
     session.cache.check_integrity()
 
 
-def test_growing_pools_changes_no_answer(open_session: Open, chunk: Chunk) -> None:
-    grown, roomy = open_session(policy="full"), open_session(policy="full", max_kv_size=4096)
+def test_growing_pools_changes_no_answer(open_family: Open, family_chunk: Chunk) -> None:
+    grown, roomy = open_family(policy="full"), open_family(policy="full", max_kv_size=4096)
     for session in (grown, roomy):
         for index in range(10):
-            session.append_media(chunk(index))
+            session.append_media(family_chunk(index))
     assert reply(grown) == reply(roomy)
 
 

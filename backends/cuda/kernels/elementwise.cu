@@ -3,6 +3,9 @@
 // swiglu    out = gate / (1 + exp(-gate)) * up; gate, up T (rows, columns), rows gate_stride and
 //           up_stride elements apart; out T (rows, columns)
 // gelu      out = 0.5 x erfc(-x / sqrt(2)): exact, and nothing cancels below 0; T, `size` elements
+// gelu_tanh out = x / (1 + exp(-2 y)), y = sqrt(2 / pi) (x + 0.044715 x^3), which is
+//           0.5 x (1 + tanh(y)); T, `size` elements
+// relu      out = max(x, 0), NaN where x is; T, `size` elements
 // add       out = a + b; T, `size` elements
 // add_bias  x += bias, and += residual with ADDS, in place; x, residual T (rows, columns), bias T
 //           (columns,)
@@ -57,6 +60,36 @@ __global__ void __launch_bounds__(THREADS) gelu(const T* x, T* out, long long si
   load(held, x + at);
 #pragma unroll
   for (int i = 0; i < WIDTH; ++i) held[i] = 0.5f * held[i] * erfcf(held[i] * -0.70710678118654752f);
+  store(out + at, held);
+}
+
+template <typename T, int WIDTH>
+__global__ void __launch_bounds__(THREADS) gelu_tanh(const T* x, T* out, long long size) {
+  let_successor_start();
+  wait_for_predecessor();
+  const long long at = (static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x) * WIDTH;
+  if (at >= size) return;
+  float held[WIDTH];
+  load(held, x + at);
+  // The quick division is right to 2 units in the last place, and 0 where exp overflows.
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) {
+    const float twice = 1.5957691216057308f * held[i] * fmaf(0.044715f * held[i], held[i], 1.0f);
+    held[i] = __fdividef(held[i], 1.0f + expf(-twice));
+  }
+  store(out + at, held);
+}
+
+template <typename T, int WIDTH>
+__global__ void __launch_bounds__(THREADS) relu(const T* x, T* out, long long size) {
+  let_successor_start();
+  wait_for_predecessor();
+  const long long at = (static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x) * WIDTH;
+  if (at >= size) return;
+  float held[WIDTH];
+  load(held, x + at);
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) held[i] = held[i] < 0.0f ? 0.0f : held[i];
   store(out + at, held);
 }
 

@@ -17,7 +17,8 @@
 //                  sum of exp(score - greatest); 0 if it saw nothing
 // sums             float (splits, num_queries * num_heads, head_dim): values times exp(...)
 // received         float (num_kv_heads, max_tiles, 32)
-// blocks           int32 (num_blocks, 3): first row's token, start and stop of its segment
+// blocks           int32 (num_blocks, 4): first row's token, stop of its segment's tokens, start
+//                  and stop of its segment's keys
 //
 // Grid: plain_attend (blocks of 16 rows, kv_head, splits); plain_join (4 rows a block);
 // plain_mass (max_tiles, kv_head); plain_mass_sum one thread a slot of a tile; plain_segments
@@ -386,7 +387,8 @@ __global__ void __launch_bounds__(THREADS)
   out[cells[at]] = sum;
 }
 
-// q, k, v, out  T (num_tokens, num_heads, head_dim)
+// q, out  T (num_tokens, num_heads, head_dim)
+// k, v    T (num_keys, num_heads, head_dim)
 template <typename T, int CHUNKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     plain_segments(const T* q, const T* k, const T* v, T* out, const int* blocks, int num_heads,
@@ -395,9 +397,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   wait_for_predecessor();
   const int lane = threadIdx.x % WARP;
   const int head = blockIdx.y;
-  const int first_token = blocks[blockIdx.x * 3] + threadIdx.x / WARP * WARP_ROWS;
-  const int start = blocks[blockIdx.x * 3 + 1];
-  const int stop = blocks[blockIdx.x * 3 + 2];
+  const int first_token = blocks[blockIdx.x * 4] + threadIdx.x / WARP * WARP_ROWS;
+  const int stop = blocks[blockIdx.x * 4 + 1];
+  const int key_start = blocks[blockIdx.x * 4 + 2];
+  const int key_stop = blocks[blockIdx.x * 4 + 3];
   const long long token_size = static_cast<long long>(num_heads) * head_dim;
   const long long head_start = static_cast<long long>(head) * head_dim;
   const Shared<CHUNKS> shared;
@@ -409,8 +412,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                         head_dim);
   }
 
-  for (int first = start; first < stop; first += TILE) {
-    const unsigned live = stop - first >= TILE ? ALL_LANES : (1u << (stop - first)) - 1;
+  for (int first = key_start; first < key_stop; first += TILE) {
+    const unsigned live = key_stop - first >= TILE ? ALL_LANES : (1u << (key_stop - first)) - 1;
     __syncthreads();  // the tile before has been used
     stage_tile<CHUNKS>(shared.keys, k + first * token_size + head_start, token_size, live,
                        head_dim);

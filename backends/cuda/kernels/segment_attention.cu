@@ -1,15 +1,17 @@
 // Full attention inside each of consecutive segments, none across them (encoders).
 //
-// q, k, v, out (num_tokens, num_heads, D), T
-// work         (num_items, 3), int: a segment's first token, its number of tokens, and the first of
-//              the ROWS tokens of the segment whose queries a block takes
+// q, out       (num_tokens, num_heads, D), T
+// k, v         (num_keys, num_heads, D), T
+// work         (num_items, 5), int: a segment's first token, its number of tokens, the first of the
+//              ROWS tokens of the segment whose queries a block takes, the segment's first key and
+//              its number of keys
 // T is __half or __nv_bfloat16; D a multiple of 8, padded to one of 16 in shared memory.
 //
 // Grid: (num_items, num_heads). Block: 32 * WARPS; ROWS = 16 * FRAGMENTS * WARPS.
 // Shared memory: ROWS query rows, then a K and a V tile of 64 rows for each stage; as many stages
-// as the longest segment has tiles are enough.
+// as the segment with most keys has tiles are enough.
 //
-// A tile is 64 tokens of the segment; rows past its end are zeros and hidden.
+// A tile is 64 keys of the segment; rows past its end are zeros and hidden.
 // Numerics: attention_tile.cuh.
 // Reference: backends/reference/attention.py `segment_attention`.
 
@@ -43,18 +45,20 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
   const unsigned query_rows = shared_address(shared);
   const unsigned stages = query_rows + ROWS * Rows::STRIDE;
 
-  const int* item = work + 3 * blockIdx.x;
-  const int length = item[1], first_row = item[2];
+  const int* item = work + 5 * blockIdx.x;
+  const int length = item[1], first_row = item[2], num_keys = item[4];
   const long long token_stride = static_cast<long long>(num_heads) * D;
   const long long offset = item[0] * token_stride + blockIdx.y * D;  // of the segment and head
+  const long long key_offset = item[3] * token_stride + blockIdx.y * D;
   const int lane = threadIdx.x % 32;
   const int warp_rows = threadIdx.x / 32 * 16 * FRAGMENTS;  // first row of this warp in the block
-  const int num_tiles = STAGES == 1 ? 1 : (length + CELLS - 1) / CELLS;
+  const int num_tiles = STAGES == 1 ? 1 : (num_keys + CELLS - 1) / CELLS;
 
   const auto load = [&](int tile, int stage) {
     const unsigned to = stages + stage * STAGE;
-    load_rows<D, CELLS, THREADS>(to, k + offset, token_stride, tile * CELLS, length);
-    load_rows<D, CELLS, THREADS>(to + STAGE / 2, v + offset, token_stride, tile * CELLS, length);
+    load_rows<D, CELLS, THREADS>(to, k + key_offset, token_stride, tile * CELLS, num_keys);
+    load_rows<D, CELLS, THREADS>(to + STAGE / 2, v + key_offset, token_stride, tile * CELLS,
+                                 num_keys);
   };
   load_rows<D, ROWS, THREADS>(query_rows, q + offset, token_stride, first_row, length);
 #pragma unroll
@@ -77,7 +81,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS)
     const unsigned keys = stages + stage * STAGE;
     float scores[FRAGMENTS][CELLS / 8][4];
     warp.score(scores, query_base, keys);
-    const int rest = length - tile * CELLS;
+    const int rest = num_keys - tile * CELLS;
     if (rest < CELLS) {
 #pragma unroll
       for (int f = 0; f < FRAGMENTS; ++f)

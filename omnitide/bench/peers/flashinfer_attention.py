@@ -11,7 +11,7 @@ from omnitide.backend import Backend
 from omnitide.bench.peers.torch_attention import COLD, MOST_COPIES
 from omnitide.bench.peers.torch_device import device_times, dtype_for
 from omnitide.bench.settings import Course, Settings
-from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.text_config import TextConfig
 from omnitide.pages import PAGE_SIZE
 
 WORKSPACE = 256 << 20

@@ -22,7 +22,7 @@ from omnitide.bench.peers.torch_device import (
 )
 from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import ModelShape
-from omnitide.models.qwen2_5_omni.config import TextConfig
+from omnitide.models.text_config import TextConfig
 
 
 def peers(backend: Backend, course: Course) -> list[TorchModel]:

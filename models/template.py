@@ -1,7 +1,7 @@
 """Text units of a stream. The stream always stands inside a user's turn.
 
     system  <|im_start|>system\\n ... <|im_end|>\\n<|im_start|>user\\n
-    media   <|vision_bos|> ... <|vision_eos|>
+    media   the family's own markers, picture and sound
     prompt  What is this?<|im_end|>\\n<|im_start|>assistant\\n
     reply   A cat.<|im_end|>\\n<|im_start|>user\\n
 
@@ -34,10 +34,20 @@ class ChatTemplate:
         end_of_turn: Id of the token that ends a turn.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fallback: str = CHATML, **variables: bool) -> None:
+        """Read tokenizer and chat template of a checkpoint.
+
+        Args:
+            folder: Of the checkpoint.
+            fallback: The template of one that brings none.
+            **variables: For the template, such as enable_thinking.
+
+        Raises:
+            CheckpointError: They can't be read, or don't fit each other.
+        """
         self.tokenizer = TextTokenizer.read(folder)
         self.end_of_turn = self.tokenizer.special(END_OF_TURN)
-        pieces = cut_template(read_template(folder) or CHATML)
+        pieces = cut_template(read_template(folder) or fallback, **variables)
         encode = self.tokenizer.encode_template
         self._system_open = encode(pieces.system_open)
         self._user_open = encode(pieces.user_open)
@@ -59,6 +69,31 @@ class ChatTemplate:
                 f"{pieces.reply_close!r}; correct it or remove it from {folder}"
             )
 
+    def check_vocabulary(self, size: int, ends: frozenset[int]) -> None:
+        """Require ids that a vocabulary has.
+
+        Args:
+            size: Of the vocabulary.
+            ends: Ids that end a reply beside the end of turn.
+
+        Raises:
+            CheckpointError: Tokenizer and configuration don't fit each other.
+        """
+        for what, largest in (
+            ("the end-of-turn token", max(ends | {self.end_of_turn})),
+            ("the tokenizer's ids", self.tokenizer.largest),
+        ):
+            if largest >= size:
+                raise CheckpointError(
+                    f"[checkpoint] {what} must be below the vocabulary's size {size}, got "
+                    f"{largest}; tokenizer and config.json don't fit"
+                )
+
+    @property
+    def system_open(self) -> list[int]:
+        """Ids before a system message."""
+        return self._system_open
+
     def system(self, text: str) -> Unit:
         """The system message and the opening of the user's turn."""
         builder = UnitBuilder().text(self._system_open, Role.BOUNDARY)
@@ -69,10 +104,17 @@ class ChatTemplate:
         """Words inside the user's turn."""
         return UnitBuilder().text(self.tokenizer.encode(text)).build(UnitKind.TEXT, time)
 
-    def prompt(self, text: str, time: float | None) -> Unit:
-        """A question, the end of the user's turn and the opening of the assistant's."""
+    def prompt(self, text: str, time: float | None, opening: Sequence[int] = ()) -> Unit:
+        """A question, the end of the user's turn and the opening of the assistant's.
+
+        Args:
+            text: The question.
+            time: Second of the stream.
+            opening: Ids that open this reply behind what opens every one.
+        """
         builder = UnitBuilder().text(self.tokenizer.encode(text))
-        return builder.text(self._reply_open, Role.BOUNDARY).build(UnitKind.PROMPT, time)
+        builder.text([*self._reply_open, *opening], Role.BOUNDARY)
+        return builder.build(UnitKind.PROMPT, time)
 
     def reply(
         self, tokens: Sequence[int], first: int, ends: frozenset[int], time: float | None

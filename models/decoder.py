@@ -1,4 +1,7 @@
-"""The thinker's decoder: Qwen2 blocks over a paged cache of un-rotated keys."""
+"""The language model: Qwen2 or Qwen3 blocks over a paged cache of un-rotated keys.
+
+Keys go into the cache after their norm (Qwen3 has one, Qwen2 has none) and before any rotation.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,43 @@ from numpy.typing import ArrayLike
 
 from omnitide.backend import Array, Backend, Pools
 from omnitide.models.layers import GatedMLP, Linear, RMSNorm, Weights, attend
-from omnitide.models.qwen2_5_omni.config import TextConfig
-from omnitide.models.qwen2_5_omni.names import EMBEDDING, LM_HEAD
+from omnitide.models.names import EMBEDDING, LM_HEAD
+from omnitide.models.text_config import TextConfig
 from omnitide.step import Step
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One block: attention over the cache, then the gated MLP, each after a norm."""
+    """One block: attention over the cache, then the gated MLP, each after a norm.
+
+    `q_norm` and `k_norm` are of one head, (head_dim,); None in Qwen2.
+    """
 
     attention_norm: RMSNorm
     q: Linear
     k: Linear
     v: Linear
     o: Linear
+    q_norm: RMSNorm | None
+    k_norm: RMSNorm | None
     mlp: GatedMLP
 
     @classmethod
-    def read(cls, weights: Weights, name: str, eps: float) -> DecoderLayer:
+    def read(cls, weights: Weights, name: str, config: TextConfig) -> DecoderLayer:
         """The block stored under `name`."""
+        eps = config.rms_norm_eps
+        q_norm, k_norm = (
+            RMSNorm.read(weights, f"{name}.self_attn.{part}_norm", eps) if config.qk_norm else None
+            for part in ("q", "k")
+        )
         return cls(
             attention_norm=RMSNorm.read(weights, f"{name}.input_layernorm", eps),
             q=Linear.read(weights, f"{name}.self_attn.q_proj"),
             k=Linear.read(weights, f"{name}.self_attn.k_proj"),
             v=Linear.read(weights, f"{name}.self_attn.v_proj"),
             o=Linear.read(weights, f"{name}.self_attn.o_proj"),
+            q_norm=q_norm,
+            k_norm=k_norm,
             mlp=GatedMLP.read(
                 weights,
                 f"{name}.mlp",
@@ -49,7 +64,7 @@ class Decoder:
         self.backend = backend
         self.embedding = weights[EMBEDDING]
         self.layers = [
-            DecoderLayer.read(weights, f"model.layers.{layer}", config.rms_norm_eps)
+            DecoderLayer.read(weights, f"model.layers.{layer}", config)
             for layer in range(config.num_layers)
         ]
         self.norm = RMSNorm.read(weights, "model.norm", config.rms_norm_eps)
@@ -92,7 +107,7 @@ class Decoder:
                 x = self._block(index, x, pools, step)
             layer = self.layers[last]
             k, v = self._heads(layer, x, layer.k, layer.v)
-            self.backend.append(pools, last, step, k, v)
+            self._append(last, k, v, pools, step)
             x = x[-1:]
             (q,) = self._heads(layer, x, layer.q)
             hidden = self._after(last, x, q, pools, step.newest)
@@ -101,7 +116,7 @@ class Decoder:
     def _block(self, index: int, x: Array, pools: Pools, step: Step) -> Array:
         layer = self.layers[index]
         q, k, v = self._heads(layer, x, layer.q, layer.k, layer.v)
-        self.backend.append(pools, index, step, k, v)
+        self._append(index, k, v, pools, step)
         return self._after(index, x, q, pools, step)
 
     def _heads(self, layer: DecoderLayer, x: Array, *linears: Linear) -> list[Array]:
@@ -109,9 +124,15 @@ class Decoder:
         parts = layer.attention_norm.project(self.backend, x, *linears)
         return [part.reshape((x.shape[0], -1, self.config.head_dim)) for part in parts]
 
+    def _append(self, index: int, k: Array, v: Array, pools: Pools, step: Step) -> None:
+        norm = self.layers[index].k_norm
+        k = k if norm is None else norm(self.backend, k)
+        self.backend.append(pools, index, step, k, v)
+
     def _after(self, index: int, x: Array, q: Array, pools: Pools, step: Step) -> Array:
         """The block from attention on."""
         backend, layer = self.backend, self.layers[index]
+        q = q if layer.q_norm is None else layer.q_norm(backend, q)
         seen = attend(backend, q, pools, index, step, self.config.head_dim**-0.5)
         x = layer.o(backend, seen.reshape((x.shape[0], -1)), residual=x)
         return layer.mlp(backend, x)
