@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from omnitide.backend import Array, Backend, Matrix, Pools, Weight
+from omnitide.quantized import QuantizedWeight
 from omnitide.step import Step
 
 Weights = Mapping[str, Weight]
@@ -97,6 +100,13 @@ class GatedMLP:
         norm = self.norm
         gate, up, down = self.gate.matrix, self.up.matrix, self.down.matrix
         return backend.gated_mlp(x, norm.weight, norm.eps, gate, up, down)
+
+
+def dense(backend: Backend, weight: Weight) -> Array:
+    """A weight that is used as an array; a quantised one is made floats."""
+    if isinstance(weight, QuantizedWeight):
+        return backend.take(weight, np.arange(weight.shape[0]))
+    return weight
 
 
 def attend(backend: Backend, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:

@@ -11,6 +11,9 @@ from importlib import import_module
 from math import prod
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.model import ModelSpec
 from omnitide.models import find_family
@@ -21,6 +24,30 @@ from omnitide.models.checkpoint import (
     stored_tensors,
 )
 from omnitide.models.quantized import QuantizedInfo
+from omnitide.models.text_config import TextConfig
+
+HIDDEN_ROWS = 8
+"""Rows of a layer's width that are held at once for each token: the state, its norm, queries, keys,
+values, both of these turned, and what attention gives."""
+
+INNER_ROWS = 3
+"""Rows of an MLP's inner width: gate, up and their product."""
+
+
+@dataclass(frozen=True, slots=True)
+class DuplexOutline:
+    """What a model that speaks when it decides to needs room for; see `omnitide.model.Duplex`.
+
+    Attributes:
+        count_system: Tokens of the system prefix, from its message (None: the family's own) and the
+            voice to speak with (mono samples at 16 kHz, or None).
+        recall_marker: Tokens before what is recalled.
+        largest_unit: Most tokens of a unit up to where the model decides.
+    """
+
+    count_system: Callable[[str | None, NDArray[np.float32] | None], int]
+    recall_marker: int
+    largest_unit: Callable[[MediaOptions], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +66,10 @@ class ModelOutline:
         largest_media_unit: Most tokens of a media unit, whatever the picture.
         pass_values: Values that a pass of so many tokens holds at once beside weights and cache,
             at most.
-        encoder_values: Values that encoding the largest media unit holds at once, at most.
+        encoder_values: Values that encoding the largest media unit holds at once, at most. Refuses
+            options that the model can't take.
+        stream_values: Values that a stream's state holds on the device, at most.
+        duplex: None for a model that speaks only when it is asked.
     """
 
     spec: ModelSpec
@@ -52,6 +82,8 @@ class ModelOutline:
     largest_media_unit: Callable[[MediaOptions], int]
     pass_values: Callable[[int], int]
     encoder_values: Callable[[MediaOptions], int]
+    stream_values: int = 0
+    duplex: DuplexOutline | None = None
 
     def weight_bytes(self, itemsize: int) -> int:
         """Bytes of all weights on a backend whose floats have `itemsize` bytes."""
@@ -74,6 +106,13 @@ class ModelOutline:
             ),
             default=0,
         )
+
+
+def decoder_values(text: TextConfig, tokens: int) -> int:
+    """Values that a pass of the shared decoder holds at once (`ModelOutline.pass_values`)."""
+    width = max(text.hidden_size, text.num_heads * text.head_dim)
+    rows = HIDDEN_ROWS * width + INNER_ROWS * text.intermediate_size
+    return tokens * rows + 2 * text.vocab_size
 
 
 def _bytes_of(info: WeightInfo, itemsize: int) -> int:

@@ -87,15 +87,34 @@ def media_tokens(
 
 def largest_media_unit(config: MiniCPMConfig, options: MediaOptions) -> int:
     """Tokens that no media unit under these options exceeds, a still picture included."""
-    seconds = Fraction(options.chunk_seconds).limit_denominator(1_000_000)
-    frames = math.ceil(seconds * Fraction(options.fps).limit_denominator(1_000_000))
     picture = config.resampler.num_queries + MARKERS
-    slices, most = live_slices(options, config.slices), config.slices.max_slices
-    live = frames * picture * (1 + slices if slices > 1 else 1)
-    live += sound_tokens(config, math.ceil(seconds * SAMPLE_RATE)) + unit_marker(config)
+    samples = math.ceil(_chunk_seconds(options) * SAMPLE_RATE)
+    live = _live_pictures(config, options) * picture
+    live += sound_tokens(config, samples) + unit_marker(config)
     # Number and markers of it, and a line break for each row.
-    still = picture * (1 + most if most > 1 else 1) + MARKERS + MOST_DIGITS + most
+    most = config.slices.max_slices
+    still = _with_source(most) * picture + MARKERS + MOST_DIGITS + most
     return max(live, still)
+
+
+def most_pictures(config: MiniCPMConfig, options: MediaOptions) -> int:
+    """Source images and slices that no media unit exceeds, a still picture included."""
+    return max(_live_pictures(config, options), _with_source(config.slices.max_slices))
+
+
+def _live_pictures(config: MiniCPMConfig, options: MediaOptions) -> int:
+    fps = Fraction(options.fps).limit_denominator(1_000_000)
+    frames = math.ceil(_chunk_seconds(options) * fps)
+    return frames * _with_source(live_slices(options, config.slices))
+
+
+def _chunk_seconds(options: MediaOptions) -> Fraction:
+    return Fraction(options.chunk_seconds).limit_denominator(1_000_000)
+
+
+def _with_source(slices: int) -> int:
+    """Most slices with their source image, which is alone where one slice would do."""
+    return 1 + slices if slices > 1 else 1
 
 
 def sound_tokens(config: MiniCPMConfig, samples: int) -> int:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from omnitide.config import MediaOptions
 from omnitide.models.checkpoint import Checkpoint
 from omnitide.models.names import text_tensors
-from omnitide.models.outline import ModelOutline
+from omnitide.models.outline import HIDDEN_ROWS, INNER_ROWS, ModelOutline, decoder_values
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig
 from omnitide.models.qwen2_5_omni.model import DEFAULTS
 from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
 from omnitide.models.qwen2_5_omni.opened import open_thinker
 from omnitide.models.qwen2_5_omni.sizes import largest_media_unit
-
-HIDDEN_ROWS = 8
-"""Rows of a layer's width that are held at once for each token: the state, its norm, queries, keys,
-values, both of these turned, and what attention gives."""
-
-INNER_ROWS = 3
-"""Rows of an MLP's inner width: gate, up and their product."""
 
 
 def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
@@ -48,15 +41,9 @@ def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
         decoder_matrices=matrices & text_tensors(config.text).keys(),
         count_system=count_system,
         largest_media_unit=unit,
-        pass_values=lambda tokens: _pass_values(config, tokens),
+        pass_values=lambda tokens: decoder_values(config.text, tokens),
         encoder_values=lambda options: _encoder_values(config, unit(options)),
     )
-
-
-def _pass_values(config: ThinkerConfig, tokens: int) -> int:
-    text = config.text
-    rows = HIDDEN_ROWS * text.hidden_size + INNER_ROWS * text.intermediate_size
-    return tokens * rows + 2 * text.vocab_size
 
 
 def _encoder_values(config: ThinkerConfig, tokens: int) -> int:

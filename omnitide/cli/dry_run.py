@@ -13,8 +13,10 @@ from omnitide.cli import FAILED
 from omnitide.cli.report import bytes_in_words
 from omnitide.cli.request import Request
 from omnitide.cli.terminal import PlainConsole, printable
+from omnitide.config import MediaOptions
 from omnitide.embedded import default_checkpoint
-from omnitide.memory import MemoryNeed, memory_need
+from omnitide.media.recording import read_recording
+from omnitide.memory import MemoryNeed, Room, duplex_room, memory_need, session_room
 from omnitide.models.hub import resolve
 from omnitide.models.outline import ModelOutline, read_outline
 from omnitide.models.quantized import QuantizedInfo
@@ -30,17 +32,20 @@ def dry_run(request: Request) -> int:
         OmnitideError: The run could not begin.
     """
     backend = load_backend(request.backend, request.dtype)
-    folder = default_checkpoint() if request.model is None else resolve(request.model)
+    if request.model is None:
+        folder = default_checkpoint(duplex=request.duplex is not None)
+    else:
+        folder = resolve(request.model)
     outline = read_outline(folder, request.model or "embedded default")
+    media = request.media(outline.defaults)
     need = backend.run(
         memory_need,
         outline,
         backend,
         policy=request.policy,
         retention=request.retention(outline.defaults),
-        media=request.media,
-        system_prompt=request.system_prompt,
-        max_tokens=request.max_tokens,
+        media=media,
+        room=_room(request, outline, media),
         max_kv_size=request.max_kv_size,
         kv_bits=request.kv_bits,
     )
@@ -52,6 +57,13 @@ def dry_run(request: Request) -> int:
     else:
         _show(outline, backend, need)
     return 0 if need.fits else FAILED
+
+
+def _room(request: Request, outline: ModelOutline, media: MediaOptions) -> Room:
+    if request.duplex is None:
+        return session_room(outline, media, request.system_prompt, request.max_tokens)
+    voice = None if request.voice is None else read_recording(request.voice)
+    return duplex_room(outline, media, request.system_prompt, request.duplex, voice)
 
 
 def _show(outline: ModelOutline, backend: Backend, need: MemoryNeed) -> None:
