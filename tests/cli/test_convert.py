@@ -18,9 +18,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from omnitide import Session, load
-from omnitide.config import MediaOptions
+from omnitide.config import DuplexConfig, MediaOptions
+from omnitide.duplex import DuplexSession
+from omnitide.media.recording import read_recording
 
 Call = Callable[..., Any]
+ONE_SECOND = MediaOptions(fps=1.0, chunk_seconds=1.0)
 
 
 def test_the_report_and_the_model(call: Call, checkpoint: Path, tmp_path: Path) -> None:
@@ -226,6 +229,66 @@ def test_dry_run_refuses_what_a_run_would(call: Call, checkpoint: Path) -> None:
     done = call("generate", "--dry-run", "--model", checkpoint, "--max-kv-size", 64)
     assert done.code == 2
     assert "--max-kv-size 64 is too small" in done.err
+
+
+@pytest.mark.parametrize("options", [(), ("--policy", "full"), ("--kv-bits", 8), ("--recall", 9)])
+@pytest.mark.parametrize("voice", [False, True])
+def test_dry_run_tells_what_a_duplex_session_takes(
+    options: tuple[Any, ...],
+    voice: bool,
+    call: Call,
+    minicpm_checkpoint: Callable[..., Path],
+    media: Path,
+) -> None:
+    folder, clip = minicpm_checkpoint(), media / "deaf.wav"
+    given = ("--duplex", "--unit-tokens", 7, *options, *(("--voice", clip) if voice else ()))
+    command = ("generate", "--dry-run", "--model", folder, "--backend", "reference", *given)
+    told = call(*command, "--dtype", "float32", "--json").json()
+    named = dict(zip(options[::2], options[1::2], strict=True))
+    model = load(folder, backend="reference", dtype="float32", media=ONE_SECOND)
+    session = DuplexSession(
+        model,
+        policy=named.get("--policy", "omnipick"),
+        kv_bits=named.get("--kv-bits"),
+        duplex=DuplexConfig(unit_tokens=7, recall=named.get("--recall", 0)),
+        voice=read_recording(str(clip)) if voice else None,
+    )
+    pools = session.cache.pools
+    factors = [a.nbytes for a in getattr(pools, "factors", [])]  # some hundred values a layer
+    assert told["kv_bytes"] == pools.nbytes - sum(factors)
+    assert told["kv_tokens"] == (None if "full" in options else session.capacity_tokens)
+    stored = load_file(folder / "model.safetensors")
+    assert told["weight_bytes"] == sum(w.size * 4 for w in stored.values())
+
+
+def test_dry_run_of_a_duplex_stream_is_refused_where_it_would_be(
+    call: Call, checkpoint: Path, minicpm_checkpoint: Callable[..., Path]
+) -> None:
+    asked = call("generate", "--dry-run", "--duplex", "--model", checkpoint)
+    assert asked.code == 2
+    assert "speaks only when it is asked" in asked.err
+    long = ("--model", minicpm_checkpoint(), "--sound-memory", 29.5)
+    for options in ((), ("--duplex",)):
+        done = call("generate", "--dry-run", *options, *long)
+        assert done.code == 2
+        assert "--sound-memory must be at most 28 s" in done.err
+
+
+def test_dry_run_with_nothing_given_is_of_the_small_duplex_model(call: Call) -> None:
+    told = call("generate", "--dry-run", "--duplex", "--backend", "reference", "--json").json()
+    assert (told["model"], told["fits"]) == ("embedded default", True)
+
+
+def test_dry_run_counts_what_a_stream_of_sound_remembers(
+    call: Call, minicpm_checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values of 30 s in each layer of the audio tower, twice."""
+    command = ("generate", "--dry-run", "--backend", "reference", "--dtype", "float32", "--json")
+    whole = call(*command, "--model", minicpm_checkpoint()).json()["scratch_bytes"]
+    name = "omnitide.models.minicpm_o.outline._stream_values"
+    monkeypatch.setattr(name, lambda config: 0)
+    less = call(*command, "--model", minicpm_checkpoint()).json()["scratch_bytes"]
+    assert whole - less == 2 * 2 * 2 * 1500 * 64 * 4
 
 
 # -- what the page shows --------------------------------------------------------------------------
