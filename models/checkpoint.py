@@ -50,6 +50,11 @@ class Checkpoint:
     generation: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
 
+    @property
+    def trained(self) -> bool:
+        """Whether its weights are; our random ones say that they aren't."""
+        return self.config.get("trained") is not False
+
 
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Read configuration and headers of a folder.

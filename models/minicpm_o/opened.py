@@ -69,10 +69,9 @@ def open_minicpm(checkpoint: Checkpoint, name: str) -> OpenedMiniCPM:
     template = ChatTemplate(checkpoint.folder, fallback, enable_thinking=False)
     ends = end_tokens(checkpoint)
     template.check_vocabulary(config.text.vocab_size, ends)
-    trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
     return OpenedMiniCPM(
         config=config,
-        spec=spec_of(config, name, trained),
+        spec=spec_of(config, name, checkpoint.trained),
         tensors=tensors,
         converted=converted,
         template=template,

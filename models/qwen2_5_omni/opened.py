@@ -48,5 +48,4 @@ def open_thinker(checkpoint: Checkpoint, name: str) -> OpenedThinker:
     template = ChatTemplate(checkpoint.folder)
     ends = end_tokens(checkpoint)
     template.check_vocabulary(config.text.vocab_size, ends)
-    trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
-    return OpenedThinker(config, spec_of(config, name, trained), tensors, template, ends)
+    return OpenedThinker(config, spec_of(config, name, checkpoint.trained), tensors, template, ends)

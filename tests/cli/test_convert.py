@@ -21,6 +21,8 @@ from omnitide import Session, load
 from omnitide.config import DuplexConfig, MediaOptions
 from omnitide.duplex import DuplexSession
 from omnitide.media.recording import read_recording
+from omnitide.memory import duplex_room
+from omnitide.models.outline import read_outline
 
 Call = Callable[..., Any]
 ONE_SECOND = MediaOptions(fps=1.0, chunk_seconds=1.0)
@@ -231,7 +233,7 @@ def test_dry_run_refuses_what_a_run_would(call: Call, checkpoint: Path) -> None:
     assert "--max-kv-size 64 is too small" in done.err
 
 
-@pytest.mark.parametrize("options", [(), ("--policy", "full"), ("--kv-bits", 8), ("--recall", 9)])
+@pytest.mark.parametrize("options", [(), ("--policy", "full"), ("--kv-bits", 8), ("--recall", 99)])
 @pytest.mark.parametrize("voice", [False, True])
 def test_dry_run_tells_what_a_duplex_session_takes(
     options: tuple[Any, ...],
@@ -246,13 +248,17 @@ def test_dry_run_tells_what_a_duplex_session_takes(
     told = call(*command, "--dtype", "float32", "--json").json()
     named = dict(zip(options[::2], options[1::2], strict=True))
     model = load(folder, backend="reference", dtype="float32", media=ONE_SECOND)
+    config = DuplexConfig(unit_tokens=7, recall=named.get("--recall", 0))
+    speech = read_recording(str(clip)) if voice else None
     session = DuplexSession(
         model,
         policy=named.get("--policy", "omnipick"),
         kv_bits=named.get("--kv-bits"),
-        duplex=DuplexConfig(unit_tokens=7, recall=named.get("--recall", 0)),
-        voice=read_recording(str(clip)) if voice else None,
+        duplex=config,
+        voice=speech,
     )
+    room = duplex_room(read_outline(folder), ONE_SECOND, None, config, speech)
+    assert (room.prefix, room.unit) == (session.cache.capacity.prefix, session.largest_unit)
     pools = session.cache.pools
     factors = [a.nbytes for a in getattr(pools, "factors", [])]  # some hundred values a layer
     assert told["kv_bytes"] == pools.nbytes - sum(factors)
