@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from omnitide.backend import Array, Backend, Matrix, Pools
+from omnitide.backends import eight_bit
 from omnitide.step import PREFILL_STEP, Step
 
 
@@ -12,6 +13,8 @@ class Composed:
     """A mixin: fused operations in terms of the plain ones, and passes that just run."""
 
     prefill_step = PREFILL_STEP
+    pool_arrays = 2
+    kv_bits = frozenset({eight_bit.BITS})
 
     def project(
         self: Backend, x: Array, norm_weight: Array, eps: float, matrices: Sequence[Matrix]

@@ -60,6 +60,17 @@ def pool_shape(
     return num_pages, num_kv_heads, PAGE_SIZE, head_dim
 
 
+def check_kv_bits(kv_bits: int | None, known: frozenset[int]) -> None:
+    """Bits of packed keys and values must be known to the backend.
+
+    Raises:
+        ValueError: They are not.
+    """
+    if kv_bits is not None and kv_bits not in known:
+        words = ", ".join(map(str, sorted(known))) or "no others"
+        raise ValueError(f"[new_pools] kv_bits must be None or {words}, got {kv_bits}")
+
+
 def grow_each(pools: Pools, num_pages: int, grown: Callable[[Array, int], Array]) -> None:
     """Replace each array that is too small by `grown(array, more_pages)`. Changes `pools`.
 

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches NumPy the name "bfloat16", which safetensors asks for)
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from omnitide.errors import CheckpointError
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-"""Stored dtypes that are read, in the format's own spelling."""
+"""Stored dtypes that are converted when read, in the format's own spelling."""
+
+PACKED = ("U32", "U8")
+"""Stored dtypes of quantised matrices: packed elements, and scales of some modes."""
 
 
 def stored_dtypes(path: Path, names: Iterable[str]) -> dict[str, str]:
@@ -25,7 +29,7 @@ def stored_dtypes(path: Path, names: Iterable[str]) -> dict[str, str]:
 
     Raises:
         CheckpointError: The file can't be read, lacks one of the names (all are listed), or holds
-            one that is no float.
+            one that is neither a float nor a part of a quantised matrix.
     """
     with _opened(path) as file:
         wanted = list(names)
@@ -35,10 +39,11 @@ def stored_dtypes(path: Path, names: Iterable[str]) -> dict[str, str]:
                 f"[read_safetensors] {path} lacks {len(missing)} tensors: {', '.join(missing)}"
             )
         dtypes = {name: str(file.get_slice(name).get_dtype()) for name in wanted}
-    odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in FLOATS]
+    odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in FLOATS + PACKED]
     if odd:
         raise CheckpointError(
-            f"[read_safetensors] {path}: tensors must be {', '.join(FLOATS)}, got {', '.join(odd)}"
+            f"[read_safetensors] {path}: tensors must be {', '.join(FLOATS + PACKED)}, "
+            f"got {', '.join(odd)}"
         )
     return dtypes
 
@@ -49,6 +54,11 @@ def read_tensors(path: Path, names: Iterable[str]) -> Iterator[tuple[str, NDArra
     with _opened(path) as file:
         for name in wanted:
             yield name, file.get_tensor(name)
+
+
+def converted(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Floats in `dtype`; parts of a quantised matrix (unsigned integers) as they are."""
+    return values if values.dtype.kind == "u" else values.astype(dtype)
 
 
 @contextmanager

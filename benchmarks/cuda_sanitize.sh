@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 out=sanitize tools="memcheck initcheck racecheck synccheck" dtype=bfloat16
 kernels="prefill_attention_hopper decode_attention decode_attention_cluster matvec prefill_attention
-  segment_attention append turn argmax"
+  segment_attention append turn argmax quantized_matvec quantized_matmul join_parts dequantize"
 while getopts "o:t:k:s:" option; do
   case $option in
     o) out=$OPTARG ;;
@@ -34,13 +34,18 @@ tests_of() {  # small shapes that launch the kernel; files, then what -k takes
       echo tests/parity/test_paged_cache.py "attention_matches_oracle and cuda-$dtype and not queries2304" ;;
     matvec | segment_attention | argmax)
       echo tests/parity/test_operations.py "cuda-$dtype" ;;
+    quantized_matvec) echo tests/cuda/test_quantized.py "few_rows and 4-64 and 131 and $dtype" ;;
+    quantized_matmul | join_parts)
+      echo tests/cuda/test_quantized.py "many_rows and 4-64 and (131 or 533) and $dtype" ;;
+    dequantize) echo tests/cuda/test_quantized.py "values_are and $dtype" ;;
     *) echo tests/parity/test_paged_cache.py "cuda-$dtype and not queries2304" ;;
   esac
 }
 
-# Barriers are made by PTX of our own, which the compiler does not count for the tool: matvec has 64.
+# Barriers are made by PTX of our own, which the compiler does not count for the tool: quantized_matvec
+# has most, 128.
 # Not --destroy-on-device-error kernel: what a killed kernel leaves in its scratch misleads the next.
-common=(--num-cuda-barriers 64 --print-limit 2000 --target-processes application-only)
+common=(--num-cuda-barriers 128 --print-limit 2000 --target-processes application-only)
 has() { grep -q -- "$1" <<<"$help"; }
 export PYTHONFAULTHANDLER=1 OMNITIDE_REQUIRE_BACKENDS=cuda OMNITIDE_NVRTC_OPTIONS=-lineinfo
 

@@ -24,7 +24,7 @@ class Family:
 
     Attributes:
         name: Its folder here; the module `<name>.model` has `load(checkpoint, backend, name,
-            media)` and `DEFAULTS`.
+            media)` and `DEFAULTS`, and `<name>.outline` has `outline(checkpoint, name)`.
         architectures: As config.json spells them under "architectures".
         model_types: As config.json spells them under "model_type".
         relatives: How names of checkpoints begin, in lower case, that are related and not

@@ -11,9 +11,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omnitide.backend import Array, Backend
+from omnitide.backend import Array, Backend, Weight
 from omnitide.errors import CheckpointError
-from omnitide.models.headers import FLOAT_TYPES, Shape, TensorInfo, read_headers, read_json
+from omnitide.models.headers import (
+    CONVERSION_FILE,
+    FLOAT_TYPES,
+    Shape,
+    TensorInfo,
+    read_headers,
+    read_json,
+)
+from omnitide.models.quantized import (
+    QuantizedInfo,
+    QuantizedParts,
+    gather_parts,
+    quantization_of,
+    read_matrix,
+)
+from omnitide.quantized import QuantizedWeight
+
+WeightInfo = TensorInfo | QuantizedInfo
+"""What is known of a weight before it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,11 @@ class Checkpoint:
     generation: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
 
+    @property
+    def trained(self) -> bool:
+        """Whether its weights are; our random ones say that they aren't."""
+        return self.config.get("trained") is not False
+
 
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Read configuration and headers of a folder.
@@ -41,6 +64,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
             missing, incomplete or pickled.
     """
     config = read_config(folder)
+    if read_json(folder / CONVERSION_FILE, missing={"finished": True}).get("finished") is not True:
+        raise CheckpointError(
+            f"[checkpoint] the conversion in {folder} has not finished; run `omnitide convert` "
+            "again with the same options, it goes on where it stopped"
+        )
     generation = read_json(folder / "generation_config.json", missing={})
     return Checkpoint(folder, config, generation, read_headers(folder))
 
@@ -64,7 +92,7 @@ def select_tensors(
     expected: Mapping[str, Shape],
     canonical: Callable[[str], str | None],
     optional: Iterable[str] = (),
-) -> dict[str, TensorInfo]:
+) -> dict[str, WeightInfo]:
     """Find the expected tensors among the stored ones.
 
     Args:
@@ -74,52 +102,116 @@ def select_tensors(
         optional: Canonical names that may be absent and are not returned.
 
     Returns:
-        By canonical name, the expected ones without the optional ones.
+        By canonical name, the expected ones without the optional ones. A matrix may be quantised.
 
     Raises:
-        CheckpointError: Names every missing, unknown, doubled, mis-shaped and non-float tensor.
+        CheckpointError: Names every missing, unknown, doubled, mis-shaped, non-float and badly
+            quantised tensor.
     """
-    found: dict[str, TensorInfo] = {}
-    faults: list[str] = []
+    found: dict[str, TensorInfo | QuantizedParts] = {}
     spared = frozenset(optional)
     allowed = spared | expected.keys()
-    for info in checkpoint.tensors.values():
+    quantization = quantization_of(checkpoint.config)
+    # What belongs to the parts that are left alone may be stored in any manner.
+    wanted = {n: info for n, info in checkpoint.tensors.items() if canonical(n) is not None}
+    gathered, faults = gather_parts(wanted)
+    for info in gathered:
         name = canonical(info.name)
         if name is None:
             continue
         if name not in allowed:
-            faults.append(f"extra {info.name} {list(info.shape)}")
+            shape = info.shape if isinstance(info, TensorInfo) else info.weight.shape
+            faults.append(f"extra {info.name} {list(shape)}")
         elif name in found:
             faults.append(f"double {info.name}, also stored as {found[name].name}")
         else:
             found[name] = info
+    selected: dict[str, WeightInfo] = {}
     for name, shape in expected.items():
-        if name not in found:
-            if name not in spared:
-                faults.append(f"missing {name} {list(shape)}")
-        elif found[name].shape != shape:
-            faults.append(
-                f"mis-shaped {found[name].name}: {list(found[name].shape)}, not {list(shape)}"
-            )
-        elif found[name].dtype not in FLOAT_TYPES:
-            faults.append(f"not a float tensor {found[name].name}: {found[name].dtype}")
+        if name in spared:
+            continue
+        checked = _checked(found.get(name), name, shape, quantization)
+        if isinstance(checked, str):
+            faults.append(checked)
+        else:
+            selected[name] = checked
     if faults:
         raise CheckpointError(
             f"[checkpoint] the tensors in {checkpoint.folder} don't fit its config.json, "
             f"{len(faults)} at fault; download it again or correct the configuration:\n  "
             + "\n  ".join(sorted(faults))
         )
-    return {name: info for name, info in found.items() if name not in spared}
+    return selected
 
 
-def load_tensors(backend: Backend, tensors: Mapping[str, TensorInfo]) -> dict[str, Array]:
-    """Read weights, file by file, in the backend's dtype. Keys stay as given."""
-    weights: dict[str, Array] = {}
-    for file in sorted({info.file for info in tensors.values()}):
-        names = {info.name: name for name, info in tensors.items() if info.file == file}
-        loaded = backend.read_safetensors(file, names)
-        weights.update((names[stored], array) for stored, array in loaded.items())
+def _checked(
+    info: TensorInfo | QuantizedParts | None,
+    name: str,
+    shape: Shape,
+    quantization: Mapping[str, Any],
+) -> WeightInfo | str:
+    """The weight if it is what the model asks for, else what is wrong with it."""
+    if info is None:
+        return f"missing {name} {list(shape)}"
+    if isinstance(info, QuantizedParts):
+        return read_matrix(info, shape, quantization)
+    if info.shape != shape:
+        return f"mis-shaped {info.name}: {list(info.shape)}, not {list(shape)}"
+    if info.dtype not in FLOAT_TYPES:
+        return f"not a float tensor {info.name}: {info.dtype}"
+    return info
+
+
+def load_tensors(backend: Backend, tensors: Mapping[str, WeightInfo]) -> dict[str, Weight]:
+    """Read weights, file by file, floats in the backend's dtype. Keys stay as given.
+
+    Raises:
+        CheckpointError: The backend can't compute with the kind of a quantised one. Nothing was
+            read.
+    """
+    _check_modes(backend, tensors)
+    arrays = _read_stored(backend, tensors.values())
+    weights: dict[str, Weight] = {}
+    for name, info in tensors.items():
+        if isinstance(info, TensorInfo):
+            weights[name] = arrays.pop(info.name)
+            continue
+        parts = info.parts
+        weights[name] = QuantizedWeight(
+            packed=arrays.pop(parts.weight.name),
+            scales=arrays.pop(parts.scales.name),
+            biases=None if parts.biases is None else arrays.pop(parts.biases.name),
+            bits=info.bits,
+            group_size=info.group_size,
+            mode=info.mode,
+        )
     return weights
+
+
+def stored_tensors(info: WeightInfo) -> tuple[TensorInfo, ...]:
+    """The tensors that make up a weight."""
+    return (info,) if isinstance(info, TensorInfo) else info.parts.tensors
+
+
+def _read_stored(backend: Backend, weights: Iterable[WeightInfo]) -> dict[str, Array]:
+    """The tensors of weights by stored name."""
+    stored = [tensor for info in weights for tensor in stored_tensors(info)]
+    arrays: dict[str, Array] = {}
+    for file in sorted({tensor.file for tensor in stored}):
+        names = [tensor.name for tensor in stored if tensor.file == file]
+        arrays |= backend.read_safetensors(file, names)
+    return arrays
+
+
+def _check_modes(backend: Backend, tensors: Mapping[str, WeightInfo]) -> None:
+    for name, info in tensors.items():
+        if isinstance(info, QuantizedInfo) and info.mode not in backend.quantized_modes:
+            known = ", ".join(sorted(backend.quantized_modes)) or "none"
+            raise CheckpointError(
+                f"[checkpoint] {backend.name} computes with quantised weights of mode {known}; "
+                f"{name} is {info.mode}: take another --backend, or convert the model in full "
+                "precision with `omnitide convert`"
+            )
 
 
 def end_tokens(checkpoint: Checkpoint) -> frozenset[int]:

@@ -17,6 +17,9 @@ from omnitide.errors import CheckpointError
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
+CONVERSION_FILE = "conversion.json"
+"""What `omnitide convert` did, and whether it has finished."""
+
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt"})
 FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
 

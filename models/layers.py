@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omnitide.backend import Array, Backend, Matrix, Pools
+import numpy as np
+
+from omnitide.backend import Array, Backend, Matrix, Pools, Weight
+from omnitide.quantized import QuantizedWeight
 from omnitide.step import Step
 
-Weights = Mapping[str, Array]
-"""Arrays by canonical tensor name."""
+Weights = Mapping[str, Weight]
+"""Arrays by canonical tensor name; matrices may be quantised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x @ weight.T + bias; weight (out, in), bias (out,) or None."""
+    """x @ weight.T + bias; weight (out, in), an array or quantised, bias (out,) or None."""
 
-    weight: Array
+    weight: Weight
     bias: Array | None = None
 
     @classmethod
@@ -97,6 +100,13 @@ class GatedMLP:
         norm = self.norm
         gate, up, down = self.gate.matrix, self.up.matrix, self.down.matrix
         return backend.gated_mlp(x, norm.weight, norm.eps, gate, up, down)
+
+
+def dense(backend: Backend, weight: Weight) -> Array:
+    """A weight that is used as an array; a quantised one is made floats."""
+    if isinstance(weight, QuantizedWeight):
+        return backend.take(weight, np.arange(weight.shape[0]))
+    return weight
 
 
 def attend(backend: Backend, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:

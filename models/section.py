@@ -90,17 +90,3 @@ class Section:
                 f"[config] {self.path}: {key} must be {only!r}, got {value!r}, which is not "
                 "supported"
             )
-
-
-def refuse_quantised(config: Mapping[str, Any]) -> None:
-    """Refuse the config.json of a checkpoint whose weights are not in full precision.
-
-    Raises:
-        CheckpointError: It is one.
-    """
-    for key in ("quantization", "quantization_config"):
-        if config.get(key):
-            raise CheckpointError(
-                f"[config] weights must be in full precision, config.json has {key!r}; quantised "
-                "checkpoints are not supported: take the original one"
-            )

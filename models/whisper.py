@@ -76,7 +76,7 @@ class WhisperLayer:
 
 def _read_conv(weights: Weights, name: str) -> Linear:
     """A convolution of kernel 3 as a matrix product over `_unfold`ed frames."""
-    kernel = weights[f"{name}.weight"]
+    kernel: Array = weights[f"{name}.weight"]
     out, into, taps = kernel.shape
     return Linear(kernel.transpose(0, 2, 1).reshape((out, taps * into)), weights[f"{name}.bias"])
 

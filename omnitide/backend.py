@@ -14,12 +14,16 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.pages import Slots
+from omnitide.quantized import QuantizedWeight
 from omnitide.step import Step
 
 Array = Any
 """An array of the backend's own library."""
 
-Matrix = tuple[Array, Array | None]
+Weight = Array | QuantizedWeight
+"""A matrix (out, in): an array, or packed in few bits with its arrays on the backend."""
+
+Matrix = tuple[Weight, Array | None]
 """Weight (out, in) and bias (out,) of a linear layer."""
 
 P = ParamSpec("P")
@@ -63,6 +67,9 @@ class Backend(Protocol):
     dtype: str  # of weights, activations and pools: "float32", "float64", "float16", "bfloat16"
     device: str  # in words
     prefill_step: int  # most tokens of one forward pass; longer units are prefilled in pieces
+    quantized_modes: frozenset[str]  # modes of `QuantizedWeight` that it computes with
+    kv_bits: frozenset[int]  # of packed keys and values, beside its dtype
+    pool_arrays: int  # of a layer: keys, values, and turned keys where it keeps them
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -74,7 +81,10 @@ class Backend(Protocol):
         ...
 
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
-        """The named tensors of a safetensors file, in the backend's dtype."""
+        """The named tensors of a safetensors file: floats in the backend's dtype.
+
+        uint32 and uint8, the parts of quantised matrices, stay as they are.
+        """
         ...
 
     def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Array:
@@ -93,13 +103,16 @@ class Backend(Protocol):
         """Arrays joined along an axis."""
         ...
 
-    def take(self, array: Array, rows: ArrayLike) -> Array:
-        """Rows of an array by int indices (host), shape (num_rows, ...)."""
+    def take(self, array: Weight, rows: ArrayLike) -> Array:
+        """Rows of an array by int indices (host), shape (num_rows, ...).
+
+        Of a `QuantizedWeight`, the rows dequantised.
+        """
         ...
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+        self, x: Array, weight: Weight, bias: Array | None = None, residual: Array | None = None
     ) -> Array:
         """x @ weight.T + bias + residual.
 
@@ -186,8 +199,18 @@ class Backend(Protocol):
         ...
 
     # -- the paged cache ------------------------------------------------------------------------
-    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
-        """Pools with undefined contents."""
+    def new_pools(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        kv_bits: int | None = None,
+    ) -> Pools:
+        """Pools with undefined contents.
+
+        `kv_bits`, one of the backend's own, packs keys and values; None keeps its dtype.
+        """
         ...
 
     def grow_pools(self, pools: Pools, num_pages: int) -> None:

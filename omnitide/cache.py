@@ -55,8 +55,12 @@ class BoundedCache:
         config: RetentionConfig,
         capacity: Capacity,
         acceptance: Acceptance | None = None,
+        kv_bits: int | None = None,
     ) -> None:
-        """Allocate the pools. Call on the backend's thread, as all methods here."""
+        """Allocate the pools. Call on the backend's thread, as all methods here.
+
+        `kv_bits` is as in `Backend.new_pools`.
+        """
         spec = model.spec
         self.model, self.policy, self.layout = model, policy, layout
         self.config, self.capacity = config, capacity
@@ -64,7 +68,7 @@ class BoundedCache:
         self._backend: Backend = model.backend
         self._rotary = RotaryTables(spec.rotary)
         self.pools: Pools = self._backend.new_pools(
-            spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages
+            spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages, kv_bits
         )
         self.observer: Observer | None = None
         self._ahead: Placed | None = None

@@ -57,8 +57,14 @@ class Calibration:
         note: What went wrong, for people; None if nothing did.
     """
 
-    def __init__(self, backend: Backend, spec: ModelSpec, folder: Path | None = None) -> None:
-        self._backend, self._spec = backend, spec
+    def __init__(
+        self,
+        backend: Backend,
+        spec: ModelSpec,
+        folder: Path | None = None,
+        kv_bits: int | None = None,
+    ) -> None:
+        self._backend, self._spec, self._kv_bits = backend, spec, kv_bits
         self._file = (folder or user_cache_path("omnitide")) / "costs.json"
         self._costs: Costs | None = None
         self.note: str | None = None
@@ -72,7 +78,8 @@ class Calibration:
         if backend.name == "reference":
             given = [f"{name}={os.environ[name]}" for name in BLAS_THREADS if name in os.environ]
             threads = f" {' '.join(given) or 'all threads'}"
-        return f"v{VERSION} {backend.name} {backend.device} {backend.dtype}{threads} {shape}"
+        kv = "" if self._kv_bits is None else f" kv{self._kv_bits}"
+        return f"v{VERSION} {backend.name} {backend.device} {backend.dtype}{threads} {shape}{kv}"
 
     def __call__(self) -> Costs:
         """The costs: remembered, or measured now and written to the folder."""
@@ -94,7 +101,7 @@ class Calibration:
 
     def _measured(self) -> Costs:
         try:
-            costs = measure(self._backend, self._spec)
+            costs = measure(self._backend, self._spec, self._kv_bits)
         except Exception as error:
             self.note = (
                 f"the costs of attention and copies could not be measured ({error}); nominal ones "
@@ -108,7 +115,7 @@ class Calibration:
         return costs
 
 
-def measure(backend: Backend, spec: ModelSpec) -> Costs:
+def measure(backend: Backend, spec: ModelSpec, kv_bits: int | None = None) -> Costs:
     """Time attention over few and many tiles, and copies of few and many rows, in one layer.
 
     Raises:
@@ -117,16 +124,16 @@ def measure(backend: Backend, spec: ModelSpec) -> Costs:
     few, many = PAGES
     started = time.perf_counter()
     try:
-        return _measure(backend, spec, few)
+        return _measure(backend, spec, few, kv_bits)
     except Unsteady:
         if time.perf_counter() - started > PATIENCE:
             raise
     # A fast device: the difference drowned in what any call takes.
-    return _measure(backend, spec, many)
+    return _measure(backend, spec, many, kv_bits)
 
 
-def _measure(backend: Backend, spec: ModelSpec, pages: int) -> Costs:
-    pools = backend.new_pools(1, spec.num_kv_heads, spec.head_dim, pages)
+def _measure(backend: Backend, spec: ModelSpec, pages: int, kv_bits: int | None) -> Costs:
+    pools = backend.new_pools(1, spec.num_kv_heads, spec.head_dim, pages, kv_bits)
     slots = np.arange(pages * PAGE_SIZE, dtype=np.int32)
     rows = backend.asarray(np.zeros((len(slots), spec.num_kv_heads, spec.head_dim)))
     backend.append(pools, 0, _step(slots, len(slots), spec.head_dim), rows, rows)

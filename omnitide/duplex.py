@@ -56,18 +56,14 @@ class DuplexSession(Session):
             ConfigError: The model speaks only when asked, or as `Session`.
         """
         if model.duplex is None:
-            raise ConfigError(
-                f"[duplex] {model.spec.name} speaks only when it is asked: its tokenizer has no "
-                "tokens for listening and speaking; use MiniCPM-o 4.5, or ask questions"
-            )
+            raise speaks_only_when_asked(model.spec.name)
         self.duplex = duplex or DuplexConfig()
         self._rules: Duplex = model.duplex
         self._voice = voice
         self._sampler = Sampler(sampling or SamplingConfig())
         self._words = Detokenizer(model.decode_text)
         self._told = -1  # the newest unit whose update was returned
-        if self.duplex.recall:
-            self._prefix_room = self._rules.recall_marker + self.duplex.recall
+        self._prefix_room = recall_room(self._rules.recall_marker, self.duplex)
         super().__init__(model, max_tokens=self.duplex.unit_tokens, **session)
 
     @property
@@ -141,8 +137,7 @@ class DuplexSession(Session):
     )
 
     def _largest_unit(self, media: MediaOptions, given: int | None) -> int:
-        heard = given or self._rules.largest_unit(media)
-        return heard + self.duplex.unit_tokens + END_OF_UNIT
+        return unit_room(given or self._rules.largest_unit(media), self.duplex)
 
     def _utterance(self, start: float, stop: float, text: str) -> Utterance:
         talk = self.talk
@@ -246,3 +241,24 @@ class DuplexSession(Session):
         unit = self._rules.recalled(recalled, history.cells[:kept])
         talk = replace(talk, recalled=recalled)
         self.cache.renew_prefix(kept, unit, self.model.embed(unit.cells["token"]), talk=talk)
+
+
+def speaks_only_when_asked(name: str) -> ConfigError:
+    """The error for a model of this name, which can't decide when to speak."""
+    return ConfigError(
+        f"[duplex] {name} speaks only when it is asked: its tokenizer has no tokens for listening "
+        "and speaking; use MiniCPM-o 4.5, or ask questions"
+    )
+
+
+def recall_room(marker: int, config: DuplexConfig) -> int:
+    """Tokens by which what is recalled may make the system prefix longer.
+
+    `marker`: tokens before what is recalled.
+    """
+    return marker + config.recall if config.recall else 0
+
+
+def unit_room(heard: int, config: DuplexConfig) -> int:
+    """Tokens of the largest unit, of which `heard` come before the model decides."""
+    return heard + config.unit_tokens + END_OF_UNIT

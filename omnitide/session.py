@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.acceptance import make_acceptance
-from omnitide.backend import Array
+from omnitide.backend import Array, Backend
 from omnitide.cache import BoundedCache, Eviction
 from omnitide.calibration import Calibration
 from omnitide.capacity import ADVICE, CLOSING, plan_capacity
@@ -58,6 +58,7 @@ class Session:
         max_tokens: int = 100,
         largest_unit: int | None = None,
         max_kv_size: int | None = None,
+        kv_bits: int | None = None,
     ) -> None:
         """Allocate the pools and prefill the system prefix.
 
@@ -72,15 +73,18 @@ class Session:
             max_tokens: Longest reply.
             largest_unit: Tokens of the largest unit; what `media` allows (at least 512) if None.
             max_kv_size: Tokens that the pools may hold; watermarks are lowered to fit.
+            kv_bits: 8 packs keys and values in half the memory, with some loss; the backend's
+                dtype if None.
 
         Raises:
-            ConfigError: The numbers can't be met, or the layout is for comparison only; nothing was
-                allocated.
+            ConfigError: The numbers can't be met, the backend can't pack keys and values, or the
+                layout is for comparison only; nothing was allocated.
         """
         if max_tokens < 1:
             raise ConfigError(f"[session] max_tokens must be at least 1, got {max_tokens}")
         if max_kv_size is not None and max_kv_size < 1:
             raise ConfigError(f"[session] max_kv_size must be at least 1, got {max_kv_size}")
+        check_kv_bits(model.backend, kv_bits)
         check_servable(layout)
         self.migration = migration or MigrationConfig()
         placer = make_layout(layout, self.migration.span_pages)
@@ -105,7 +109,7 @@ class Session:
             self._advice,
         )
         self.retention = config
-        self.costs = Calibration(model.backend, model.spec)
+        self.costs = Calibration(model.backend, model.spec, kv_bits=kv_bits)
         self.cache: BoundedCache = self._run(
             BoundedCache,
             model,
@@ -114,6 +118,7 @@ class Session:
             config,
             capacity,
             make_acceptance(self.migration, placer.accept, config.high_watermark, self.costs),
+            kv_bits,
         )
         self._run(partial(self.cache.append, system, **changes))
 
@@ -298,6 +303,22 @@ class Session:
         self.cache.extend(unit, self.model.embed(unit.cells["token"]))
         self.cache.close()
         return self.cache.evict()
+
+
+def check_kv_bits(backend: Backend, kv_bits: int | None) -> None:
+    """Refuse bits of keys and values that a backend can't pack.
+
+    Raises:
+        ConfigError: It can't.
+    """
+    if kv_bits is None or kv_bits in backend.kv_bits:
+        return
+    known = ", ".join(map(str, sorted(backend.kv_bits)))
+    can = f"packs keys and values in {known} bits" if known else "doesn't pack keys and values"
+    raise ConfigError(
+        f"[session] {backend.name} {can}, got {kv_bits}; leave out --kv-bits, or lower "
+        "--high-watermark or --max-kv-size to save memory"
+    )
 
 
 def _refuse_empty(what: str, text: str) -> None:

@@ -51,6 +51,15 @@ class WholeFile:
             self._file.write(data)
             self._file.flush()
 
+    def sync(self) -> None:
+        """Wait until the disk has what was written.
+
+        Raises:
+            error: It can't be written.
+        """
+        with self._refusing():
+            os.fsync(self._file.fileno())
+
     def appear(self) -> None:
         """Take the place under the name, instead of what is there. What follows is added to it.
 

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from omnitide.backend import Array, Matrix, Pools
+from omnitide.backend import Array, Matrix, Pools, Weight
 from omnitide.backends import checks
 from omnitide.backends.cuda.arrays import copied, cp
 from omnitide.backends.cuda.attention import Attention
@@ -30,10 +30,17 @@ from omnitide.backends.cuda.memory import enough_memory
 from omnitide.backends.cuda.norms import Norms
 from omnitide.backends.cuda.paged import PagedCache
 from omnitide.backends.cuda.sampling import Sampling
-from omnitide.backends.pools import check_migrate, check_queries, check_rows, pool_shape
-from omnitide.backends.weights import read_tensors
+from omnitide.backends.pools import (
+    check_kv_bits,
+    check_migrate,
+    check_queries,
+    check_rows,
+    pool_shape,
+)
+from omnitide.backends.weights import converted, read_tensors
 from omnitide.backends.worker import Worker
 from omnitide.pages import Slots
+from omnitide.quantized import MODES, QuantizedWeight
 from omnitide.step import Step
 
 P = ParamSpec("P")
@@ -52,6 +59,9 @@ class CudaBackend:
 
     name = "cuda"
     prefill_step = 4096
+    quantized_modes = frozenset(MODES)
+    pool_arrays = 3
+    kv_bits: frozenset[int] = frozenset()
 
     def __init__(self, dtype: str, device: Device) -> None:
         self.dtype = dtype
@@ -85,7 +95,7 @@ class CudaBackend:
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
         """The named tensors, read and converted one at a time."""
         return {
-            name: cp.asarray(values.astype(self._dtype))
+            name: cp.asarray(converted(values, self._dtype))
             for name, values in read_tensors(path, names)
         }
 
@@ -109,16 +119,17 @@ class CudaBackend:
         checks.check_concat(arrays, axis)
         return cp.concatenate(list(arrays), axis=axis)
 
-    def take(self, array: Array, rows: ArrayLike) -> Array:
+    def take(self, array: Weight, rows: ArrayLike) -> Array:
         """Rows by int indices."""
-        indices = checks.check_ints("take", "rows", rows, array.shape[0])
-        return self._elementwise.take(
-            cp.ascontiguousarray(array), cp.asarray(indices.astype(np.int32))
-        )
+        checked = checks.check_ints("take", "rows", rows, array.shape[0])
+        indices = cp.asarray(checked.astype(np.int32))
+        if isinstance(array, QuantizedWeight):
+            return self._matrices.take(array, indices, self._dtype)
+        return self._elementwise.take(cp.ascontiguousarray(array), indices)
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+        self, x: Array, weight: Weight, bias: Array | None = None, residual: Array | None = None
     ) -> Array:
         """x @ weight.T + bias + residual."""
         checks.check_linear(x, weight, bias, residual)
@@ -199,8 +210,16 @@ class CudaBackend:
         return self._attention.segments(q, k, v, *sizes, scale)
 
     # -- the paged cache ------------------------------------------------------------------------
-    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
+    def new_pools(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        kv_bits: int | None = None,
+    ) -> Pools:
         """Pools, allocated at once: keys, values and turned keys."""
+        check_kv_bits(kv_bits, self.kv_bits)
         shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
         return self._cache.new_pools(num_layers, shape, self._dtype)
 

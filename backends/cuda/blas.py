@@ -38,15 +38,21 @@ class Blas:
         _check(library.cublasSetWorkspace_v2(self._handle, where, size))
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
 
-    def product(self, x: Array, weight: Array) -> Array:
+    def product(self, x: Array, weight: Array, out: Array | None = None, column: int = 0) -> Array:
         """x @ weight.T; x (rows, in) and weight (out, in), C-contiguous. Sums are in float32.
+
+        Args:
+            x, weight: They.
+            out: Where to write, C-contiguous (rows, any columns); a new array if None.
+            column: Of `out`, from which on it is written.
 
         cuBLAS counts columns first: what it sees is the transposed product, weight @ x.T.
         """
         rows, width = x.shape
         height = weight.shape[0]
-        out = cp.empty((rows, height), x.dtype)
-        if out.size == 0:
+        if out is None:
+            out = cp.empty((rows, height), x.dtype)
+        if rows * height == 0:
             return out
         kind = _TYPES[x.dtype.name]
         _check(
@@ -58,7 +64,7 @@ class Blas:
                 *(weight.data.ptr, kind, width),
                 *(x.data.ptr, kind, width),
                 ctypes.byref(self._zero),
-                *(out.data.ptr, kind, height),
+                *(out.data.ptr + column * out.dtype.itemsize, kind, out.shape[1]),
                 *(_COMPUTE_FLOAT32, _DEFAULT_ALGORITHM),
             )
         )

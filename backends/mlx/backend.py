@@ -15,10 +15,11 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from omnitide.backend import Array, Pools
+from omnitide.backend import Array, Pools, Weight
 from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
-from omnitide.backends.mlx import attention
+from omnitide.backends.eight_bit import EightBitPools, grow_paged
+from omnitide.backends.mlx import attention, eight_bit, quantized
 from omnitide.backends.mlx.launch import Launch
 from omnitide.backends.mlx.paged import PagedAttention, has_instances
 from omnitide.backends.mlx.step_arrays import DeviceStep
@@ -27,14 +28,16 @@ from omnitide.backends.pools import (
     PagedPools,
     check_append,
     check_attention,
+    check_kv_bits,
     check_migrate,
     grow_each,
     pool_shape,
 )
-from omnitide.backends.weights import read_tensors, stored_dtypes
+from omnitide.backends.weights import PACKED, read_tensors, stored_dtypes
 from omnitide.backends.worker import Worker
 from omnitide.errors import BackendError
 from omnitide.pages import PAGE_SIZE, Slots
+from omnitide.quantized import MODES, QuantizedWeight
 from omnitide.step import Step
 
 P = ParamSpec("P")
@@ -54,6 +57,7 @@ class MlxBackend(Composed):
     """
 
     name = "mlx"
+    quantized_modes = frozenset(MODES)
 
     def __init__(
         self,
@@ -111,11 +115,15 @@ class MlxBackend(Composed):
         dtypes = stored_dtypes(path, names)
         if "F64" in dtypes.values():
             # MLX's own reader refuses a file that holds float64.
-            return {name: self.asarray(values) for name, values in read_tensors(path, dtypes)}
+            return {
+                name: mx.array(values) if values.dtype.kind == "u" else self.asarray(values)
+                for name, values in read_tensors(path, dtypes)
+            }
         stored: Any = mx.load(str(path))
         tensors = {}
-        for name in dtypes:
-            tensors[name] = stored.pop(name).astype(self._dtype)
+        for name, dtype in dtypes.items():
+            tensor = stored.pop(name)
+            tensors[name] = tensor if dtype in PACKED else tensor.astype(self._dtype)
             mx.eval(tensors[name])
         return tensors
 
@@ -136,17 +144,24 @@ class MlxBackend(Composed):
         checks.check_concat(arrays, axis)
         return mx.concatenate(list(arrays), axis=axis)
 
-    def take(self, array: Array, rows: ArrayLike) -> Array:
+    def take(self, array: Weight, rows: ArrayLike) -> Array:
         """Rows by int indices."""
         indices = checks.check_ints("take", "rows", rows, array.shape[0])
-        return mx.take(array, mx.array(indices.astype(np.int32)), axis=0)
+        at = mx.array(indices.astype(np.int32))
+        if isinstance(array, QuantizedWeight):
+            return quantized.rows(array, at, self._dtype)
+        return mx.take(array, at, axis=0)
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+        self, x: Array, weight: Weight, bias: Array | None = None, residual: Array | None = None
     ) -> Array:
         """x @ weight.T + bias + residual."""
         checks.check_linear(x, weight, bias, residual)
+        if isinstance(weight, QuantizedWeight):
+            out = quantized.product(x, weight)
+            out = out if bias is None else out + bias
+            return out if residual is None else residual + out
         out = x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
         return out if residual is None else residual + out
 
@@ -212,9 +227,19 @@ class MlxBackend(Composed):
         return attention.segment_attention(q, k, v, *sizes, scale)
 
     # -- the paged cache ------------------------------------------------------------------------
-    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
+    def new_pools(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        kv_bits: int | None = None,
+    ) -> Pools:
         """Pools, allocated at once."""
+        check_kv_bits(kv_bits, self.kv_bits)
         shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
+        if kv_bits is not None:
+            return eight_bit.new_pools(num_layers, shape)
         keys = [mx.zeros(shape, self._dtype) for _ in range(num_layers)]
         values = [mx.zeros(shape, self._dtype) for _ in range(num_layers)]
         mx.eval(keys, values)
@@ -224,7 +249,10 @@ class MlxBackend(Composed):
 
     def grow_pools(self, pools: Pools, num_pages: int) -> None:
         """Make the pools larger."""
-        grow_each(pools, num_pages, _grown)
+        if isinstance(pools, EightBitPools):
+            grow_paged(pools, num_pages, _grown)
+        else:
+            grow_each(pools, num_pages, _grown)
 
     def append(self, pools: Pools, layer: int, step: Step, k: Array, v: Array) -> None:
         """Write k and v to `step.query_slots`, in place when the result is computed."""
@@ -232,6 +260,9 @@ class MlxBackend(Composed):
         if step.num_queries == 0:
             return
         at = self._on_device(step)
+        if isinstance(pools, EightBitPools):
+            eight_bit.append(pools, layer, at.query_places, k, v)
+            return
         if self._write is not None and isinstance(pools, WriteThroughPools):
             self._write.append(pools, layer, at.query_slots, k, v)
             return
@@ -245,7 +276,7 @@ class MlxBackend(Composed):
         check_attention(q, arrays, layer, step)
         if step.num_queries == 0:
             return q
-        at, keys, values = self._on_device(step), arrays.keys[layer], arrays.values[layer]
+        at, keys, values = self._read(arrays, layer, step)
         if self._paged is None or step.num_cells == 0 or not has_instances(keys):
             return attention.paged_attention(q, keys, values, at.cells, scale)
         if not isinstance(pools, WriteThroughPools):
@@ -257,7 +288,8 @@ class MlxBackend(Composed):
     def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""
         check_attention(q, raw(pools), layer, step, "attention_mass")
-        mass = attention.paged_mass(q, pools.keys[layer], step, self._on_device(step).cells, scale)
+        at, keys, _ = self._read(raw(pools), layer, step)
+        mass = attention.paged_mass(q, keys, at.step, at.cells, scale)
         if isinstance(pools, WriteThroughPools) and mass.size:
             pools.last[layer] = mass
         return mass
@@ -269,6 +301,9 @@ class MlxBackend(Composed):
             return
         if self._write is not None and isinstance(pools, WriteThroughPools):
             self._migrate_through(self._write, pools, sources, destinations)
+            return
+        if isinstance(pools, EightBitPools):
+            self._migrate_packed(pools, sources, destinations)
             return
         moved = self._gather(pools, sources)
         # Computed now: a pending read of a pool would keep the writes from being in place.
@@ -288,6 +323,21 @@ class MlxBackend(Composed):
             return [self._paged.gathered(*pair, slots, nothing) for pair in pairs]
         page, row = (mx.array(x.astype(np.int32)) for x in np.divmod(sources, PAGE_SIZE))
         return [[array[page, :, row] for array in pair] for pair in pairs]
+
+    def _migrate_packed(
+        self,
+        pools: EightBitPools,
+        sources: NDArray[np.int64],
+        destinations: NDArray[np.int64],
+    ) -> None:
+        """`migrate` of elements and scales."""
+        moved = eight_bit.moved(pools, eight_bit.places(sources))
+        mx.eval(moved)  # as above
+        page, row = eight_bit.places(destinations)
+        for arrays, rows in zip(pools.paged, moved, strict=True):
+            for layer in range(len(arrays)):
+                arrays[layer][page, :, row] = rows[layer]
+        mx.eval(pools.paged)
 
     def _migrate_through(
         self,
@@ -330,6 +380,14 @@ class MlxBackend(Composed):
     def peak_memory(self) -> int:
         """Peak bytes of MLX's arrays."""
         return int(mx.get_peak_memory())
+
+    def _read(self, pools: Pools, layer: int, step: Step) -> tuple[DeviceStep, Array, Array]:
+        """The step over keys and values of a layer in the backend's dtype, and these."""
+        at = self._on_device(step)
+        if isinstance(pools, EightBitPools):
+            keys, values = eight_bit.dense(pools, layer, at.places, self._dtype)
+            return at.compact, keys, values
+        return at, pools.keys[layer], pools.values[layer]
 
     def _on_device(self, step: Step) -> DeviceStep:
         """The step's arrays, made once for all layers of a pass."""

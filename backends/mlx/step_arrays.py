@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from omnitide.backend import Array
+from omnitide.backends.eight_bit import compact
 from omnitide.backends.mlx.attention import StepArrays, step_arrays
 from omnitide.backends.mlx.paged import TileArrays
 from omnitide.pages import PAGE_SIZE
@@ -32,6 +33,17 @@ class DeviceStep:
     def tiles(self) -> TileArrays:
         """By subblock, for shaders."""
         return TileArrays.of(self.step)
+
+    @cached_property
+    def places(self) -> tuple[Array, Array]:
+        """Page and row of each live cell, int32, shape (num_cells,) each."""
+        page, row = np.divmod(self.step.slots, PAGE_SIZE)
+        return mx.array(page), mx.array(row)
+
+    @cached_property
+    def compact(self) -> DeviceStep:
+        """The same cells and queries over a dense copy of the cells: cell i in slot i."""
+        return DeviceStep(compact(self.step))
 
     @cached_property
     def query_slots(self) -> Array:

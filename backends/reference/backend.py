@@ -14,18 +14,23 @@ from numpy.typing import ArrayLike, NDArray
 from omnitide.backend import Pools
 from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
+from omnitide.backends.eight_bit import EightBitPools, compact, grow_paged
 from omnitide.backends.pools import (
     PagedPools,
     check_append,
     check_attention,
+    check_kv_bits,
     check_migrate,
     grow_each,
     pool_shape,
 )
-from omnitide.backends.reference import attention, gelu
-from omnitide.backends.weights import read_tensors
+from omnitide.backends.reference import attention, eight_bit, gelu
+from omnitide.backends.reference.quantized import quantized_product
+from omnitide.backends.weights import converted, read_tensors
 from omnitide.backends.worker import Worker
+from omnitide.dequantize import dequantize
 from omnitide.pages import PAGE_SIZE, Slots
+from omnitide.quantized import MODES, QuantizedWeight
 from omnitide.step import Step
 
 P = ParamSpec("P")
@@ -37,6 +42,7 @@ class ReferenceBackend(Composed):
     """`Backend` on NumPy arrays. Operations are described there."""
 
     name = "reference"
+    quantized_modes = frozenset(MODES)
 
     def __init__(self, dtype: str, device: str) -> None:
         self.dtype = dtype
@@ -55,7 +61,7 @@ class ReferenceBackend(Composed):
 
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Floats]:
         """The named tensors, converted one at a time."""
-        return {name: values.astype(self._dtype) for name, values in read_tensors(path, names)}
+        return {name: converted(values, self._dtype) for name, values in read_tensors(path, names)}
 
     def random_normal(self, shape: Sequence[int], scale: float, seed: int) -> Floats:
         """Normal values."""
@@ -73,18 +79,30 @@ class ReferenceBackend(Composed):
         checks.check_concat(arrays, axis)
         return np.concatenate(arrays, axis=axis)
 
-    def take(self, array: Floats, rows: ArrayLike) -> Floats:
+    def take(self, array: Floats | QuantizedWeight, rows: ArrayLike) -> Floats:
         """Rows by int indices."""
-        return array[checks.check_ints("take", "rows", rows, array.shape[0])]
+        indices = checks.check_ints("take", "rows", rows, array.shape[0])
+        if isinstance(array, QuantizedWeight):
+            return dequantize(array, self._dtype, indices)
+        return array[indices]
 
     # -- operations of models -------------------------------------------------------------------
     def linear(
-        self, x: Floats, weight: Floats, bias: Floats | None = None, residual: Floats | None = None
+        self,
+        x: Floats,
+        weight: Floats | QuantizedWeight,
+        bias: Floats | None = None,
+        residual: Floats | None = None,
     ) -> Floats:
         """x @ weight.T + bias + residual."""
         checks.check_linear(x, weight, bias, residual)
         # One matrix product, not one for each leading index.
-        out: Floats = x.reshape(-1, x.shape[-1]) @ weight.T
+        flat = x.reshape(-1, x.shape[-1])
+        out: Floats = (
+            quantized_product(flat, weight)
+            if isinstance(weight, QuantizedWeight)
+            else flat @ weight.T
+        )
         if bias is not None:
             out += bias
         out = out.reshape(*x.shape[:-1], weight.shape[0])
@@ -160,20 +178,36 @@ class ReferenceBackend(Composed):
         return attention.segment_attention(q, k, v, *sizes, scale)
 
     # -- the paged cache ------------------------------------------------------------------------
-    def new_pools(self, num_layers: int, num_kv_heads: int, head_dim: int, num_pages: int) -> Pools:
+    def new_pools(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_pages: int,
+        kv_bits: int | None = None,
+    ) -> Pools:
         """Pools with undefined contents."""
+        check_kv_bits(kv_bits, self.kv_bits)
         shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
+        if kv_bits is not None:
+            return eight_bit.new_pools(num_layers, shape)
         keys = [np.empty(shape, self._dtype) for _ in range(num_layers)]
         values = [np.empty(shape, self._dtype) for _ in range(num_layers)]
         return PagedPools(keys, values)
 
     def grow_pools(self, pools: Pools, num_pages: int) -> None:
         """Make the pools larger."""
-        grow_each(pools, num_pages, _grown)
+        if isinstance(pools, EightBitPools):
+            grow_paged(pools, num_pages, _grown)
+        else:
+            grow_each(pools, num_pages, _grown)
 
     def append(self, pools: Pools, layer: int, step: Step, k: Floats, v: Floats) -> None:
         """Write k and v to `step.query_slots`."""
         check_append(pools, layer, step, k, v)
+        if isinstance(pools, EightBitPools):
+            eight_bit.append(pools, layer, step, k, v)
+            return
         page, row = np.divmod(step.query_slots, PAGE_SIZE)
         pools.keys[layer][page, :, row] = k
         pools.values[layer][page, :, row] = v
@@ -181,24 +215,35 @@ class ReferenceBackend(Composed):
     def attention(self, q: Floats, pools: Pools, layer: int, step: Step, scale: float) -> Floats:
         """Attention over the live cells that each query may see."""
         check_attention(q, pools, layer, step)
-        return attention.paged_attention(q, pools.keys[layer], pools.values[layer], step, scale)
+        keys, values, at = self._read(pools, layer, step)
+        return attention.paged_attention(q, keys, values, at, scale)
 
     def attention_mass(
         self, q: Floats, pools: Pools, layer: int, step: Step, scale: float
     ) -> Floats:
         """Attention probability of each cell, summed over queries and heads."""
         check_attention(q, pools, layer, step, "attention_mass")
-        return attention.paged_mass(q, pools.keys[layer], step, scale)
+        keys, _, at = self._read(pools, layer, step)
+        return attention.paged_mass(q, keys, at, scale)
 
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""
         sources, destinations = check_migrate(pools, source, destination)
         page, row = np.divmod(sources, PAGE_SIZE)
         arrays = [*pools.keys, *pools.values]
+        if isinstance(pools, EightBitPools):
+            arrays += [*pools.key_scales, *pools.value_scales]
         moved = [array[page, :, row] for array in arrays]
         page, row = np.divmod(destinations, PAGE_SIZE)
         for array, rows in zip(arrays, moved, strict=True):
             array[page, :, row] = rows
+
+    def _read(self, pools: Pools, layer: int, step: Step) -> tuple[Floats, Floats, Step]:
+        """Keys and values of a layer as floats, and the step that fits them."""
+        if isinstance(pools, EightBitPools):
+            keys, values = eight_bit.dense(pools, layer, step, self._dtype)
+            return keys, values, compact(step)
+        return pools.keys[layer], pools.values[layer], step
 
     # -- running --------------------------------------------------------------------------------
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -16,7 +16,7 @@ import numpy as np
 
 from omnitide.backend import Array, Backend
 from omnitide.errors import MediaError
-from omnitide.models.layers import LayerNorm, Linear, Weights
+from omnitide.models.layers import LayerNorm, Linear, Weights, dense
 from omnitide.models.mel import Mel, Samples
 from omnitide.models.minicpm_o.config import AudioConfig
 from omnitide.models.minicpm_o.mel import clip_mels
@@ -26,6 +26,15 @@ from omnitide.models.whisper import NORM_EPS, STRIDE, Convolutions, WhisperLayer
 def num_audio_tokens(num_frames: int, pool: int) -> int:
     """Tokens of so many mel frames that are encoded as a clip: whole means of `pool` alone."""
     return -(-num_frames // STRIDE) // pool
+
+
+def count_sound(samples: Samples, pool: int) -> int:
+    """Tokens that `AudioTower.encode_sound` gives.
+
+    Raises:
+        MediaError: Samples are not one row of finite floats.
+    """
+    return sum(num_audio_tokens(len(mel), pool) for mel in clip_mels(samples))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +57,7 @@ class AudioTower:
         self.config = config
         self.backend = backend
         self.convolutions = Convolutions.read(weights, "apm")
-        self.positions = weights["apm.embed_positions.weight"]
+        self.positions = dense(backend, weights["apm.embed_positions.weight"])
         self.layers = [
             WhisperLayer.read(weights, f"apm.layers.{layer}") for layer in range(config.num_layers)
         ]

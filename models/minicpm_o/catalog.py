@@ -16,8 +16,8 @@ from omnitide.models.minicpm_o.sizes import media_tokens
 
 SUPPORTED = (
     "MiniCPM-o 4.5 and 2.6: picture, film, sound and text in, text out; 4.5 also speaks, as text, "
-    "when it decides to (--duplex); safetensors in full precision, as published or converted for "
-    "MLX"
+    "when it decides to (--duplex); safetensors in full precision or quantised as MLX does it, as "
+    "published or converted for MLX"
 )
 
 

@@ -23,7 +23,9 @@ from omnitide.errors import CheckpointError, MediaError
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit
 from omnitide.models.headers import read_json
+from omnitide.models.minicpm_o.config import MiniCPMConfig
 from omnitide.models.minicpm_o.encoder import MediaEncoder, StreamState, mel_frames_per_token
+from omnitide.models.minicpm_o.layout import Layout
 from omnitide.models.minicpm_o.markers import DuplexMarkers
 from omnitide.models.minicpm_o.mel import MelStream
 from omnitide.models.minicpm_o.sizes import largest_live_unit
@@ -82,6 +84,38 @@ class DuplexTokens:
         return cls(markers, tuple(bad), _special_ids(settings, tokenizer))
 
 
+def system_unit(template: ChatTemplate, layout: Layout, text: str | None, num_sounds: int) -> Unit:
+    """The system prefix of a duplex stream.
+
+    Args:
+        template, layout: Of the checkpoint.
+        text: System message; the published one if None.
+        num_sounds: Tokens of the voice to speak with.
+    """
+    builder = UnitBuilder().text(template.system_open, Role.BOUNDARY)
+    # With its line break, for the last word may make one token with it.
+    builder.text(template.tokenizer.encode(f"{SYSTEM_PROMPT if text is None else text}\n"))
+    builder.text([layout.markers.audio], Role.BOUNDARY)
+    if num_sounds:
+        layout.bare_sound(builder, num_sounds)
+    builder.text(_system_close(template, layout), Role.BOUNDARY)
+    return builder.build(UnitKind.SYSTEM)
+
+
+def recall_marker(template: ChatTemplate) -> list[int]:
+    """Ids before the words of units that were dropped."""
+    return template.tokenizer.encode(RECALL_MARKER)
+
+
+def largest_duplex_unit(config: MiniCPMConfig, options: MediaOptions) -> int:
+    """Most tokens of a unit up to where the model decides."""
+    return 1 + largest_live_unit(config, options)
+
+
+def _system_close(template: ChatTemplate, layout: Layout) -> list[int]:
+    return [layout.markers.audio_end, template.end_of_turn]
+
+
 class DuplexRules:
     """An `omnitide.model.Duplex`: layout and decisions of a checkpoint that can."""
 
@@ -109,8 +143,8 @@ class DuplexRules:
             speech,
         }
         self._special = tokens.special
-        self._system_close = [encoder.layout.markers.audio_end, template.end_of_turn]
-        self._recall_marker = template.tokenizer.encode(RECALL_MARKER)
+        self._system_close = _system_close(template, encoder.layout)
+        self._recall_marker = recall_marker(template)
         self.suffix = len(self._system_close)
         self.recall_marker = len(self._recall_marker)
         self._template = template
@@ -126,22 +160,15 @@ class DuplexRules:
         Raises:
             MediaError: The clip of the voice is too short for a token, or no row of finite floats.
         """
-        encode = self._template.tokenizer.encode
-        layout = self._encoder.layout
-        builder = UnitBuilder().text(self._template.system_open, Role.BOUNDARY)
-        # With its line break, for the last word may make one token with it.
-        builder.text(encode(f"{SYSTEM_PROMPT if text is None else text}\n"))
-        builder.text([layout.markers.audio], Role.BOUNDARY)
         sounds = None if voice is None else self._encoder.audio.encode_sound(voice)
         if voice is not None and sounds is None:
             raise MediaError(
                 "[voice] a clip must be long enough for a token of sound, got "
                 f"{len(voice)} samples of 16 kHz; record a few seconds"
             )
-        if sounds is not None:
-            layout.bare_sound(builder, sounds.shape[0])
-        builder.text(self._system_close, Role.BOUNDARY)
-        return self._encoder.assemble(builder.build(UnitKind.SYSTEM), None, sounds)
+        count = 0 if sounds is None else sounds.shape[0]
+        unit = system_unit(self._template, self._encoder.layout, text, count)
+        return self._encoder.assemble(unit, None, sounds)
 
     def encode_media(
         self, chunk: MediaChunk, stream: StreamState
@@ -206,7 +233,7 @@ class DuplexRules:
 
     def largest_unit(self, options: MediaOptions) -> int:
         """Most tokens of a unit up to where the model decides."""
-        return 1 + largest_live_unit(self._encoder.config, options)
+        return largest_duplex_unit(self._encoder.config, options)
 
     def _more(self, tokens: Sequence[int], after: Cells) -> Unit:
         """Cells of text behind those of a unit, whose steps and spans they continue."""

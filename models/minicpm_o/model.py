@@ -15,24 +15,13 @@ from omnitide.backend import Array, Backend, Pools
 from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
-from omnitide.models.chat import CHATML
-from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
-from omnitide.models.minicpm_o.config import MiniCPMConfig, spec_of
-from omnitide.models.minicpm_o.duplex import DuplexRules, DuplexTokens
+from omnitide.models.checkpoint import Checkpoint, load_tensors
+from omnitide.models.minicpm_o.config import MiniCPMConfig
+from omnitide.models.minicpm_o.duplex import DuplexRules
 from omnitide.models.minicpm_o.encoder import MediaEncoder, StreamState, mel_frames_per_token
-from omnitide.models.minicpm_o.layout import Layout
-from omnitide.models.minicpm_o.markers import Markers
 from omnitide.models.minicpm_o.mel import MelStream, PlainMelStream
-from omnitide.models.minicpm_o.names import (
-    arrange,
-    canonical,
-    expected_tensors,
-    has_qk_norm,
-    is_converted,
-    optional_tensors,
-    vision_layers,
-)
-from omnitide.models.minicpm_o.reading import parse_config
+from omnitide.models.minicpm_o.names import arrange
+from omnitide.models.minicpm_o.opened import open_minicpm
 from omnitide.models.minicpm_o.sizes import (
     largest_media_unit,
     live_slices,
@@ -40,7 +29,6 @@ from omnitide.models.minicpm_o.sizes import (
     sound_memory,
 )
 from omnitide.models.minicpm_o.stream_encoder import SoundStream
-from omnitide.models.minicpm_o.template import THINKING_CHATML
 from omnitide.models.template import ChatTemplate
 from omnitide.step import Step
 from omnitide.units import Cells, Role, Unit, UnitBuilder, UnitKind
@@ -195,23 +183,12 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
         CheckpointError: Configuration, tensors, tokenizer or chat template don't fit.
         ConfigError: The options ask for what the model can't take.
     """
-    stored = checkpoint.tensors
-    config = parse_config(checkpoint.config, vision_layers(stored) or None, has_qk_norm(stored))
-    converted = is_converted(stored)
-    tensors = select_tensors(
-        checkpoint, expected_tensors(config, converted), canonical, optional_tensors(config)
-    )
-    fallback = THINKING_CHATML if config.version == "4.5" else CHATML
-    template = ChatTemplate(checkpoint.folder, fallback, enable_thinking=False)
-    ends = end_tokens(checkpoint)
-    template.check_vocabulary(config.text.vocab_size, ends)
+    opened = open_minicpm(checkpoint, name)
+    config, template = opened.config, opened.template
     live_slices(media, config.slices)
     sound_memory(media, config.audio)
-    layout = Layout(Markers.of(template.tokenizer), config.resampler.num_queries)
-    trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
-    spec = spec_of(config, name, trained)
-    tokens = DuplexTokens.read(checkpoint.folder, template.tokenizer, config.text.vocab_size)
-    weights = arrange(backend, load_tensors(backend, tensors), converted)
-    encoder = MediaEncoder(config, backend, weights, layout, media)
+    weights = arrange(load_tensors(backend, opened.tensors), opened.converted)
+    encoder = MediaEncoder(config, backend, weights, opened.layout, media)
+    tokens = opened.duplex
     rules = None if tokens is None else DuplexRules(tokens, template, encoder)
-    return MiniCPMO(config, encoder, template, spec, ends, media, rules)
+    return MiniCPMO(config, encoder, template, opened.spec, opened.ends, media, rules)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from omnitide.backend import Array, Backend
+from omnitide.backend import Array, Weight
 from omnitide.models.headers import Shape
 from omnitide.models.minicpm_o.config import (
     AudioConfig,
@@ -111,18 +111,18 @@ def expected_tensors(config: MiniCPMConfig, converted: bool = False) -> dict[str
     return tensors
 
 
-def arrange(backend: Backend, weights: Mapping[str, Array], converted: bool) -> dict[str, Array]:
-    """Weights by canonical name in their canonical shapes, whichever layout they were stored in."""
+def arrange(weights: Mapping[str, Weight], converted: bool) -> dict[str, Weight]:
+    """Weights by canonical name with the published shapes, whichever layout they were stored in.
+
+    The resampler's projection stays fused or in three, as it is: parts may be quantised.
+    """
     arranged = dict(weights)
     if not converted:
         return arranged
     for name in CONVOLUTIONS:
-        last = len(arranged[name].shape) - 1
-        arranged[name] = arranged[name].transpose(0, last, *range(1, last))
-    for name in FUSED:
-        kind = name.rpartition("_")[2]
-        parts = [arranged.pop(f"resampler.attn.{part}_proj.{kind}") for part in "qkv"]
-        arranged[name] = backend.concat(parts)
+        kernel: Array = arranged[name]
+        last = len(kernel.shape) - 1
+        arranged[name] = kernel.transpose(0, last, *range(1, last))
     return arranged
 
 

@@ -18,7 +18,7 @@ from omnitide.models.minicpm_o.config import (
     SliceConfig,
     VisionConfig,
 )
-from omnitide.models.section import Section, refuse_quantised
+from omnitide.models.section import Section
 from omnitide.models.text_config import TextConfig, count_heads
 from omnitide.rotary import Rotary
 
@@ -39,7 +39,6 @@ def parse_config(
         CheckpointError: A value is missing or out of range, values contradict each other, or the
             checkpoint uses something that is not supported.
     """
-    refuse_quantised(config)
     root = Section(config, "config.json")
     _refuse_newer(root)
     version = _version(root, qk_norm)

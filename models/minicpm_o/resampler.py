@@ -14,6 +14,7 @@ from omnitide.backend import Array, Backend
 from omnitide.models.layers import LayerNorm, Linear, Weights
 from omnitide.models.minicpm_o.config import LAYER_NORM_EPS, ResamplerConfig
 from omnitide.models.minicpm_o.image import Patches
+from omnitide.models.minicpm_o.names import FUSED
 
 LONGEST_WAVE = 10_000.0
 """Ratio of the slowest to the fastest frequency of places, nearly."""
@@ -27,22 +28,16 @@ class Resampler:
         self.config = config
         self.backend = backend
         size, eps = config.hidden_size, LAYER_NORM_EPS
-        fused, bias = (
-            weights["resampler.attn.in_proj_weight"],
-            weights["resampler.attn.in_proj_bias"],
-        )
-        self.q, self.k, self.v = (
-            Linear(fused[part * size : (part + 1) * size], bias[part * size : (part + 1) * size])
-            for part in range(3)
-        )
-        self.query = weights["resampler.query"]
+        self.q, self.k, self.v = _read_projections(weights, size)
+        self.query: Array = weights["resampler.query"]
         self.into = Linear.read(weights, "resampler.kv_proj")
         self.query_norm = LayerNorm.read(weights, "resampler.ln_q", eps)
         self.patch_norm = LayerNorm.read(weights, "resampler.ln_kv", eps)
         self.o = Linear.read(weights, "resampler.attn.out_proj")
         self.output_norm = LayerNorm.read(weights, "resampler.ln_post", eps)
         # Stored (in, out), unlike every other matrix.
-        stored = backend.to_numpy(weights["resampler.proj"])
+        into_decoder: Array = weights["resampler.proj"]
+        stored = backend.to_numpy(into_decoder)
         self.output = Linear(backend.asarray(np.ascontiguousarray(stored.T)))
 
     def encode(self, states: Array, pictures: Sequence[Patches]) -> Array:
@@ -74,6 +69,18 @@ class Resampler:
         )
         out = self.o(backend, seen.reshape((len(rows), size)))
         return self.output(backend, self.output_norm(backend, out))
+
+
+def _read_projections(weights: Weights, size: int) -> tuple[Linear, Linear, Linear]:
+    """Projections to q, k and v, which lie in one matrix or in three."""
+    if FUSED[0] not in weights:
+        q, k, v = (Linear.read(weights, f"resampler.attn.{part}_proj") for part in "qkv")
+        return q, k, v
+    fused: Array = weights[FUSED[0]]
+    bias: Array = weights[FUSED[1]]
+    thirds = [slice(part * size, (part + 1) * size) for part in range(3)]
+    q, k, v = (Linear(fused[third], bias[third]) for third in thirds)
+    return q, k, v
 
 
 def place_table(rows: int, columns: int, size: int) -> NDArray[np.float32]:

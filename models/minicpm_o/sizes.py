@@ -87,20 +87,38 @@ def media_tokens(
 
 def largest_live_unit(config: MiniCPMConfig, options: MediaOptions) -> int:
     """Tokens that no unit of a stream under these options exceeds, pictures of prompts apart."""
-    seconds = Fraction(options.chunk_seconds).limit_denominator(1_000_000)
-    frames = math.ceil(seconds * Fraction(options.fps).limit_denominator(1_000_000))
     picture = config.resampler.num_queries + MARKERS
-    slices = live_slices(options, config.slices)
-    total = frames * picture * (1 + slices if slices > 1 else 1)
-    return total + sound_tokens(config, math.ceil(seconds * SAMPLE_RATE)) + unit_marker(config)
+    samples = math.ceil(_chunk_seconds(options) * SAMPLE_RATE)
+    total = _live_pictures(config, options) * picture
+    return total + sound_tokens(config, samples) + unit_marker(config)
 
 
 def largest_media_unit(config: MiniCPMConfig, options: MediaOptions) -> int:
     """Tokens that no media unit under these options exceeds, a picture of a prompt included."""
     picture, most = config.resampler.num_queries + MARKERS, config.slices.max_slices
     # Number and markers of it, and a line break for each row.
-    still = picture * (1 + most if most > 1 else 1) + MARKERS + MOST_DIGITS + most
+    still = picture * _with_source(most) + MARKERS + MOST_DIGITS + most
     return max(largest_live_unit(config, options), still)
+
+
+def most_pictures(config: MiniCPMConfig, options: MediaOptions) -> int:
+    """Source images and slices that no media unit exceeds, a still picture included."""
+    return max(_live_pictures(config, options), _with_source(config.slices.max_slices))
+
+
+def _live_pictures(config: MiniCPMConfig, options: MediaOptions) -> int:
+    fps = Fraction(options.fps).limit_denominator(1_000_000)
+    frames = math.ceil(_chunk_seconds(options) * fps)
+    return frames * _with_source(live_slices(options, config.slices))
+
+
+def _chunk_seconds(options: MediaOptions) -> Fraction:
+    return Fraction(options.chunk_seconds).limit_denominator(1_000_000)
+
+
+def _with_source(slices: int) -> int:
+    """Most slices with their source image, which is alone where one slice would do."""
+    return 1 + slices if slices > 1 else 1
 
 
 def sound_tokens(config: MiniCPMConfig, samples: int) -> int:

@@ -54,7 +54,7 @@ class VisionTower:
         self.config = config
         self.backend = backend
         # A convolution whose stride is its kernel is a matrix product over flattened patches.
-        kernel = weights["vpm.embeddings.patch_embedding.weight"]
+        kernel: Array = weights["vpm.embeddings.patch_embedding.weight"]
         self.patch_embed = Linear(
             kernel.reshape((config.hidden_size, PATCH_VALUES)),
             weights["vpm.embeddings.patch_embedding.bias"],

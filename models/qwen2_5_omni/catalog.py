@@ -15,7 +15,7 @@ from omnitide.models.qwen2_5_omni.sizes import media_tokens
 
 SUPPORTED = (
     "Qwen2.5-Omni: picture, film, sound and text in, text out (the thinker); safetensors in full "
-    "precision"
+    "precision or quantised as MLX does it"
 )
 
 

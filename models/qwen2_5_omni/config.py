@@ -12,7 +12,7 @@ from typing import Any
 
 from omnitide.errors import CheckpointError
 from omnitide.model import ModelSpec
-from omnitide.models.section import Section, refuse_quantised
+from omnitide.models.section import Section
 from omnitide.models.text_config import TextConfig
 from omnitide.rotary import Rotary
 
@@ -121,10 +121,9 @@ def parse_config(config: Mapping[str, Any]) -> ThinkerConfig:
 
     Raises:
         CheckpointError: A value is missing or out of range, values contradict each other, or the
-            checkpoint uses something that is not supported (quantised weights, scaled rotary
-            embedding, sliding window).
+            checkpoint uses something that is not supported (scaled rotary embedding, sliding
+            window).
     """
-    refuse_quantised(config)
     root = Section(config, "config.json")
     if config.get("thinker_config") is not None:
         root = root.section("thinker_config")

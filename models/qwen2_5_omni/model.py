@@ -12,15 +12,15 @@ from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.media.chunk import Frame, MediaChunk
 from omnitide.model import EncodedUnit, ModelSpec
 from omnitide.models.assembly import assemble
-from omnitide.models.checkpoint import Checkpoint, end_tokens, load_tensors, select_tensors
+from omnitide.models.checkpoint import Checkpoint, load_tensors
 from omnitide.models.decoder import Decoder
 from omnitide.models.layers import Weights
 from omnitide.models.qwen2_5_omni.audio import AudioTower, num_audio_tokens
-from omnitide.models.qwen2_5_omni.config import ThinkerConfig, parse_config, spec_of
+from omnitide.models.qwen2_5_omni.config import ThinkerConfig
 from omnitide.models.qwen2_5_omni.image import TEMPORAL_PATCH, Grid, prepare_frames
 from omnitide.models.qwen2_5_omni.layout import Layout
 from omnitide.models.qwen2_5_omni.mel import MelStream
-from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
+from omnitide.models.qwen2_5_omni.opened import open_thinker
 from omnitide.models.qwen2_5_omni.sizes import largest_media_unit, media_tokens
 from omnitide.models.qwen2_5_omni.vision import VisionTower
 from omnitide.models.template import ChatTemplate
@@ -188,14 +188,8 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
     Raises:
         CheckpointError: Configuration, tensors, tokenizer or chat template don't fit.
     """
-    config = parse_config(checkpoint.config)
-    tensors = select_tensors(
-        checkpoint, expected_tensors(config), canonical, optional_tensors(config)
+    opened = open_thinker(checkpoint, name)
+    weights = load_tensors(backend, opened.tensors)
+    return QwenOmni(
+        opened.config, backend, weights, opened.template, opened.spec, opened.ends, media
     )
-    template = ChatTemplate(checkpoint.folder)
-    ends = end_tokens(checkpoint)
-    template.check_vocabulary(config.text.vocab_size, ends)
-    trained = checkpoint.config.get("trained") is not False  # our random ones say that they aren't
-    spec = spec_of(config, name, trained)
-    weights = load_tensors(backend, tensors)
-    return QwenOmni(config, backend, weights, template, spec, ends, media)

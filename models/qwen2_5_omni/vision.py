@@ -53,7 +53,7 @@ class VisionTower:
         self.config = config
         self.backend = backend
         # A convolution whose stride is its kernel is a matrix product over flattened patches.
-        kernel = weights["visual.patch_embed.proj.weight"]
+        kernel: Array = weights["visual.patch_embed.proj.weight"]
         self.patch_embed = Linear(kernel.reshape((config.hidden_size, config.patch_values)))
         self.layers = [
             VisionLayer.read(weights, f"visual.blocks.{layer}")

@@ -1,4 +1,4 @@
-"""The command line: `omnitide generate`, `simulate`, `bench`, `env`, `selftest` and
+"""The command line: `omnitide generate`, `convert`, `simulate`, `bench`, `env`, `selftest` and
 `models`.
 
 Replies and results go to stdout, everything else to stderr. What the user can cause ends in one

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from omnitide.cli import FAILED, GONE, INTERRUPTED
+from omnitide.cli.dry_run import dry_run
 from omnitide.cli.progress import make_meter
 from omnitide.cli.report import as_json, table
 from omnitide.cli.request import Request, read_request
@@ -50,6 +51,8 @@ def generate(options: argparse.Namespace) -> int:
     for file in request.files:
         if scheme_of(file) is None:
             checked_path(file)
+    if request.dry_run:
+        return dry_run(request)
     screen = PlainConsole(stderr=True)
     with _open_trace(request) as trace:
         media = request.media(defaults_of(request.model, duplex=request.duplex is not None))
@@ -89,6 +92,7 @@ def _open_session(request: Request, media: MediaOptions) -> Session:
         "media": media,
         "system_prompt": request.system_prompt,
         "max_kv_size": request.max_kv_size,
+        "kv_bits": request.kv_bits,
     }
     if request.duplex is None:
         session = Session(model, max_tokens=request.max_tokens, **options)

@@ -10,6 +10,7 @@ from typing import Any
 from omnitide import __version__
 from omnitide.backends import BACKENDS
 from omnitide.cli.bench_options import add_bench
+from omnitide.cli.convert_options import add_convert
 from omnitide.cli.migration import add_migration
 from omnitide.cli.options import (
     Parser,
@@ -52,6 +53,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.set_defaults(command=lambda _: _print_help(parser), program=parser.prog)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_generate(commands)
+    add_convert(commands)
     _add_env(commands)
     _add_selftest(commands)
     _add_models(commands)
@@ -78,6 +80,7 @@ def _add_generate(commands: Any) -> None:
     text(parser, "FILE", "sound to follow; beside --video, instead of the film's", "--audio")
     texts(parser, "FILE", "still picture before the stream", "--image")
     text(parser, "FILE", "record the stream's units for omnitide simulate", "--trace")
+    switch(parser, "print the memory that this needs, and load no weights", "--dry-run")
     switch(parser, "print one JSON object instead of words and table", "--json")
     switch(
         parser,
@@ -128,6 +131,7 @@ def _add_history(group: Any) -> None:
     choice(group, served, layout, "where it lies", "--layout")
     add_migration(group, "measured", "measured")
     _add_kept(group)
+    _add_kv_bits(group)
 
 
 def _add_kept(group: Any) -> None:
@@ -157,6 +161,11 @@ def _add_kept(group: Any) -> None:
         "most tokens in memory; lowers the watermarks to fit (default: none)",
         "--max-kv-size",
     )
+
+
+def _add_kv_bits(group: Any) -> None:
+    bits = "bits of keys and values: 8 packs them, where the backend can (default: its dtype)"
+    number_or_none(group, bits, "--kv-bits")
 
 
 def _add_media(group: Any) -> None:

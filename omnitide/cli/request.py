@@ -54,8 +54,9 @@ class Request:
         cut, kept: The media and the retention options that were given, by name.
         duplex: How a model speaks that decides when to; None: it is asked.
         voice: File of the voice it speaks with, or None.
-        policy, layout, migration, max_kv_size, backend, dtype: As in `Session` and `load`.
+        policy, layout, migration, max_kv_size, kv_bits, backend, dtype: As in `Session` and `load`.
         trace: File to record the units in, or None.
+        dry_run: Whether to tell the memory only.
         as_json, verbose: How to report.
     """
 
@@ -75,9 +76,11 @@ class Request:
     layout: str
     migration: MigrationConfig
     max_kv_size: int | None
+    kv_bits: int | None
     backend: str
     dtype: str | None
     trace: str | None
+    dry_run: bool
     as_json: bool
     verbose: bool
 
@@ -134,9 +137,11 @@ def read_request(options: argparse.Namespace) -> Request:
         layout=options.layout,
         migration=read_migration(options, options.layout),
         max_kv_size=options.max_kv_size,
+        kv_bits=options.kv_bits,
         backend=options.backend,
         dtype=options.dtype,
         trace=_named("--trace", options.trace),
+        dry_run=options.dry_run,
         as_json=options.json,
         verbose=options.verbose,
     )

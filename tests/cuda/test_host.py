@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from omnitide.backends.cuda import backend as backend_module
 from omnitide.backends.cuda import blas, compiler, prefill_hopper
+from omnitide.backends.cuda import quantized as quantized_module
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.instances import Instance
 from omnitide.backends.cuda.paged import room_for
@@ -29,6 +30,7 @@ from omnitide.models.decoder import Decoder
 from omnitide.models.names import text_tensors
 from omnitide.models.qwen2_5_omni.config import parse_config
 from omnitide.models.qwen2_5_omni.tiny import tiny_config
+from omnitide.quantized import QuantizedWeight
 from omnitide.step import Step
 
 STORAGE = {"__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16, "float": np.float32}
@@ -296,6 +298,115 @@ def test_a_pass_launches_what_it_should(
     # The logits of the last token are one row in any case.
     assert ("matvec" in first) == halves
     assert ("cublas" in first) == (not halves or queries > 4)
+
+
+def quantized(
+    backend: Any, height: int, width: int, mode: str = "affine", bits: int = 4, group: int = 64
+) -> QuantizedWeight:
+    """A weight of zeros on the backend."""
+    packed = backend_module.cp.asarray(np.zeros((height, width * bits // 32), np.uint32))
+    shape = (height, width // group)
+    if mode != "affine":
+        scales = backend_module.cp.asarray(np.zeros(shape, np.uint8))
+        return QuantizedWeight(packed, scales, None, bits, group, mode)
+    scales, biases = (backend.asarray(np.zeros(shape, np.float32)) for _ in range(2))
+    return QuantizedWeight(packed, scales, biases, bits, group, mode)
+
+
+# By the rows of x: what multiplies, once for each of: q, k, v together; output; gate and up; down.
+WAYS = [
+    (1, ["quantized_matvec"] * 4),
+    (16, ["quantized_matvec"] * 4),
+    (17, ["quantized_matmul"] * 4),
+    (128, ["quantized_matmul"] * 4),
+    (129, ["dequantize", "cublas"] * 7),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(("rows", "ways"), WAYS)
+def test_quantised_products_go_by_the_rows_of_x(
+    dtype: str, rows: int, ways: list[str], hopper: bool, launches: Launches
+) -> None:
+    backend = make_backend(dtype, hopper)
+    hidden, inner = 256, 512
+    x, norm = backend.asarray(np.zeros((rows, hidden))), backend.asarray(np.zeros(hidden))
+    q, k, v, output = (quantized(backend, size, hidden) for size in (256, 64, 64, 256))
+    gate, up, down = (
+        quantized(backend, *shape) for shape in ((inner, hidden), (inner, hidden), (hidden, inner))
+    )
+    bias = backend.asarray(np.zeros(64))
+
+    def go() -> list[Any]:
+        outs = backend.project(x, norm, 1e-6, [(q, None), (k, bias), (v, bias)])
+        outs.append(backend.linear(x, output, None, x))
+        outs.append(backend.gated_mlp(x, norm, 1e-6, (gate, None), (up, None), (down, None)))
+        return outs
+
+    outs = backend.run(go)
+    assert [out.shape[1] for out in outs] == [256, 64, 64, 256, 256]
+    around = ("rms_norm", "swiglu", "add", "add_bias", "join_parts")
+    want = ["dequantize", "cublas"] * 7 if dtype == "float32" else ways
+    assert [name for name in launches.names if name not in around] == want
+    assert ("rms_norm" in launches.names) == (want[0] != "quantized_matvec")
+
+
+def test_weights_that_differ_are_not_multiplied_together(hopper: bool, launches: Launches) -> None:
+    backend = make_backend("bfloat16", hopper)
+    x, norm = backend.asarray(np.zeros((3, 256))), backend.asarray(np.zeros(256))
+    plain = backend.asarray(np.zeros((64, 256)))
+    weights = [
+        quantized(backend, 64, 256),
+        quantized(backend, 64, 256, bits=8),
+        quantized(backend, 64, 256, group=32),
+        plain,
+    ]
+    down = quantized(backend, 256, 64)
+
+    def go() -> None:
+        backend.project(x, norm, 1e-6, [(weight, None) for weight in weights])
+        for gate, up in ((weights[0], weights[1]), (plain, weights[2]), (plain, plain)):
+            backend.gated_mlp(x, norm, 1e-6, (gate, None), (up, None), (down, None))
+
+    backend.run(go)
+    products = [name for name in launches.names if name.endswith("matvec")]
+    assert products == [
+        *("quantized_matvec", "quantized_matvec", "quantized_matvec", "matvec"),
+        *("quantized_matvec", "quantized_matvec", "quantized_matvec"),
+        *("matvec", "quantized_matvec", "quantized_matvec"),
+        *("matvec", "quantized_matvec"),
+    ]
+
+
+@pytest.mark.parametrize(("mode", "group"), [("mxfp4", 32), ("nvfp4", 16)])
+def test_four_bit_floats_are_dequantised_for_products(
+    mode: str, group: int, hopper: bool, launches: Launches
+) -> None:
+    backend = make_backend("bfloat16", hopper)
+    weight = quantized(backend, 64, 256, mode, 4, group)
+    x = backend.asarray(np.zeros((2, 256)))
+    assert backend.run(backend.linear, x, weight).shape == (2, 64)
+    assert backend.run(backend.take, weight, [3, 1]).shape == (2, 256)
+    assert launches.names == ["dequantize_float4", "cublas", "dequantize_float4"]
+
+
+def test_a_large_matrix_is_dequantised_in_parts(
+    hopper: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = make_backend("float16", hopper)
+    monkeypatch.setattr(quantized_module, "SCRATCH_BYTES", 30 * 256 * 2)
+    x = backend.asarray(np.zeros((300, 256)))
+    assert backend.run(backend.linear, x, quantized(backend, 64, 256)).shape == (300, 64)
+    assert launches.names == ["dequantize", "cublas"] * 3
+
+
+def test_rows_of_a_quantised_embedding(hopper: bool, launches: Launches) -> None:
+    backend = make_backend("bfloat16", hopper)
+    taken = backend.run(backend.take, quantized(backend, 64, 256), [3, 63])
+    assert taken.shape == (2, 256)
+    assert launches.names == ["dequantize"]
+    with pytest.raises(ValueError, match=r"\[take\] rows must lie in \[0, 64\)"):
+        backend.run(backend.take, quantized(backend, 64, 256), [64])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

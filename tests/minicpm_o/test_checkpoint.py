@@ -244,7 +244,6 @@ def nested(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         ("audio_config.d_model", 50, "multiple of encoder_attention_heads"),
         ("audio_chunk_length", 60.0, "audio_chunk_length"),
         ("audio_pool_step", 51, "audio_pool_step at most one chunk"),
-        ("quantization", {"bits": 4}, "full precision"),
     ],
 )
 def test_configurations_that_are_refused(

@@ -176,10 +176,3 @@ def test_a_bad_configuration_is_refused(case: str) -> None:
     (thinker[section] if section else thinker)[key] = value
     with pytest.raises(CheckpointError, match=message):
         parse_config(config)
-
-
-@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
-def test_quantised_checkpoints_are_refused(key: str) -> None:
-    config = {**tiny_config(), key: {"group_size": 64, "bits": 4}}
-    with pytest.raises(CheckpointError, match=f"full precision, config.json has '{key}'"):
-        parse_config(config)

@@ -104,7 +104,7 @@ def test_unsteady_timings_give_nominal_costs_that_are_not_kept(
 ) -> None:
     tried: list[int] = []
 
-    def unsteady(backend: Any, spec: Any, pages: int) -> None:
+    def unsteady(backend: Any, spec: Any, pages: int, kv_bits: int | None) -> None:
         tried.append(pages)
         raise Unsteady("timings of copies: -1 us, spread 9 us")
 

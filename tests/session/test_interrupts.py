@@ -19,6 +19,7 @@ import pytest
 
 import omnitide
 from omnitide import MigrationConfig, RetentionConfig, Session
+from omnitide.backends.eight_bit import EightBitPools
 from omnitide.config import DuplexConfig
 from omnitide.duplex import DuplexSession
 from omnitide.errors import ConfigError
@@ -71,7 +72,7 @@ def session(request: pytest.FixtureRequest, model: Any, monkeypatch: pytest.Monk
     """A session on this very thread, which a trace function can reach."""
     monkeypatch.setattr(model.backend, "run", lambda f, *args, **kwargs: f(*args, **kwargs))
     retention = RetentionConfig(260, 150, recent_units=1, text_budget=40, image_sink=3)
-    layout, policy = request.param
+    layout, policy, *bits = request.param
     return Session(
         model,
         retention=retention,
@@ -80,6 +81,7 @@ def session(request: pytest.FixtureRequest, model: Any, monkeypatch: pytest.Monk
         migration=MigrationConfig("layout", span_pages=1),
         max_tokens=4,
         largest_unit=100,
+        kv_bits=bits[0] if bits else None,
     )
 
 
@@ -93,11 +95,13 @@ def lines_of(action: Callable[[], object]) -> int:
 def remember(session: Session) -> Callable[[], None]:
     """A function that puts state and pools back to what they are now."""
     state, pools = session.cache.state, session.cache.pools
-    rows = [array.copy() for array in (*pools.keys, *pools.values)]
+    packed = isinstance(pools, EightBitPools)
+    arrays = [a for part in (pools.paged if packed else (pools.keys, pools.values)) for a in part]
+    rows = [array.copy() for array in arrays]
 
     def restore() -> None:
         session.cache.state = state
-        for array, row in zip((*pools.keys, *pools.values), rows, strict=True):
+        for array, row in zip(arrays, rows, strict=True):
             np.copyto(array, row)
 
     return restore
@@ -120,8 +124,9 @@ def mass_bits(session: Session) -> bytes | None:
         ("eager", "omnipick"),
         ("suffix", "omnipick"),
         ("paper", "h2o"),
+        ("paper", "omnipick", 8),
     ],
-    ids="-".join,
+    ids=lambda given: "-".join(map(str, given)),
     indirect=True,
 )
 def test_update_interrupted_at_any_line(session: Session, chunk: Callable[..., MediaChunk]) -> None:
@@ -187,12 +192,15 @@ LISTEN, CHUNK_END, UNIT, UNIT_END = 272, 275, 266, 267
 SPEAKING = (273, 72, 73, CHUNK_END)  # of every unit: <|speak|>, two words, the end of the chunk
 
 
-@pytest.mark.parametrize("policy", ["fifo", "omnipick"])
+@pytest.mark.parametrize(
+    ("policy", "kv_bits"), [("fifo", None), ("omnipick", None), ("fifo", 8), ("omnipick", 8)]
+)
 def test_duplex_unit_interrupted_at_any_line(
     families: Callable[[str], Any],
     second: Callable[..., MediaChunk],
     monkeypatch: pytest.MonkeyPatch,
     policy: str,
+    kv_bits: int | None,
 ) -> None:
     """The unit is not there, or is ended before the next one; what was dropped is recalled once."""
     model = families("minicpm_o 4.5").model
@@ -204,6 +212,7 @@ def test_duplex_unit_interrupted_at_any_line(
         migration=MigrationConfig("layout"),
         duplex=DuplexConfig(force_listen=0, recall=3),
         largest_unit=40,
+        kv_bits=kv_bits,
     )
     seen: list[bytes] = []
 

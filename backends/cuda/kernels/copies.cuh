@@ -25,6 +25,21 @@ __device__ __forceinline__ void copy_16(unsigned to, const void* from, unsigned 
                : "memory");
 }
 
+// Copies 4, 8 or 16 bytes, or writes as many zero bytes and reads nothing.
+template <int BYTES>
+__device__ __forceinline__ void copy_or_clear(unsigned to, const void* from, bool live) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "as cp.async has it");
+  if (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(live ? 16 : 0)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
+                 "r"(live ? BYTES : 0)
+                 : "memory");
+  }
+}
+
 __device__ __forceinline__ void close_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -33,6 +48,22 @@ __device__ __forceinline__ void close_group() {
 template <int PENDING>
 __device__ __forceinline__ void wait_for_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Waits until at most `slots` groups of this thread are under way.
+__device__ __forceinline__ void wait_for_groups_but(int slots) {
+  switch (slots) {
+    case 0:
+      return wait_for_groups<0>();
+    case 1:
+      return wait_for_groups<1>();
+    case 2:
+      return wait_for_groups<2>();
+    case 3:
+      return wait_for_groups<3>();
+    default:
+      return wait_for_groups<4>();
+  }
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -50,6 +81,11 @@ __device__ __forceinline__ void barrier_publish() {
 __device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+
+// Arrives once when all cp.async copies that this thread has started by now have ended.
+__device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {

@@ -22,43 +22,13 @@
 // their copies start before the wait for those.
 #include "copies.cuh"
 #include "overlap.cuh"
-#include "types.cuh"
+#include "packs.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = 32 * WARPS;
 constexpr int PARTIALS = 1024;                 // sums of pieces that a block keeps
 [[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
 constexpr int STEPS = 8;                       // of 16 bytes a lane: a piece is as many at most
-
-__device__ __forceinline__ float2 unpack_two(unsigned pair, __half) {
-  return __half22float2(*reinterpret_cast<__half2*>(&pair));
-}
-__device__ __forceinline__ float2 unpack_two(unsigned pair, __nv_bfloat16) {
-  return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&pair));
-}
-
-// Eight neighbours as they lie in memory, and in float.
-struct Eight {
-  float2 pairs[4];
-
-  template <typename T>
-  __device__ __forceinline__ static Eight of(uint4 bits, T) {
-    return {unpack_two(bits.x, T()), unpack_two(bits.y, T()), unpack_two(bits.z, T()),
-            unpack_two(bits.w, T())};
-  }
-};
-
-template <typename T>
-__device__ __forceinline__ uint4 normalized(uint4 bits, uint4 weights, float scale) {
-  const Eight x = Eight::of(bits, T()), by = Eight::of(weights, T());
-  unsigned out[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    out[i] =
-        pack_two(x.pairs[i].x * scale * by.pairs[i].x, x.pairs[i].y * scale * by.pairs[i].y, T());
-  }
-  return make_uint4(out[0], out[1], out[2], out[3]);
-}
 
 __device__ __forceinline__ float sum_of_warp(float value) {
 #pragma unroll
@@ -117,22 +87,6 @@ struct Dot {
     return sum_of_warp(diagonal ? mine : 0.0f);
   }
 };
-
-// Waits until at most `slots` groups of this thread are under way.
-__device__ __forceinline__ void wait_for_groups_but(int slots) {
-  switch (slots) {
-    case 0:
-      return wait_for_groups<0>();
-    case 1:
-      return wait_for_groups<1>();
-    case 2:
-      return wait_for_groups<2>();
-    case 3:
-      return wait_for_groups<3>();
-    default:
-      return wait_for_groups<4>();
-  }
-}
 
 template <typename T, bool GATED, bool NORM, int TOKENS>
 __global__ void __launch_bounds__(THREADS)

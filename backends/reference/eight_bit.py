@@ -1,0 +1,87 @@
+"""8-bit pools in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnitide.backends.eight_bit import LEAST_FACTOR, MOST, EightBitPools, dense_pages
+from omnitide.pages import PAGE_SIZE
+from omnitide.step import Step
+
+Floats = NDArray[Any]
+
+
+def new_pools(num_layers: int, shape: tuple[int, int, int, int]) -> EightBitPools:
+    """Pools with undefined rows."""
+
+    def arrays(size: tuple[int, ...], dtype: Any) -> list[Floats]:
+        return [np.empty(size, dtype) for _ in range(num_layers)]
+
+    return EightBitPools(
+        arrays(shape, np.int8),
+        arrays(shape, np.int8),
+        arrays(shape[:3], np.float32),
+        arrays(shape[:3], np.float32),
+        [None] * num_layers,
+    )
+
+
+def append(pools: EightBitPools, layer: int, step: Step, k: Floats, v: Floats) -> None:
+    """Quantise rows and write them to `step.query_slots`. Changes `pools`."""
+    if not len(k):
+        return
+    if pools.factors[layer] is None:
+        pools.factors[layer] = _factors(k)
+    page, row = np.divmod(step.query_slots, PAGE_SIZE)
+    factors = pools.factors[layer]
+    for rows, arrays, scales in (
+        (k / factors, pools.keys, pools.key_scales),
+        (v, pools.values, pools.value_scales),
+    ):
+        elements, scale = _quantized(rows)
+        arrays[layer][page, :, row] = elements
+        scales[layer][page, :, row] = scale
+
+
+def dense(
+    pools: EightBitPools, layer: int, step: Step, dtype: np.dtype[Any]
+) -> tuple[Floats, Floats]:
+    """Keys and values of a step's cells as floats, cell i in slot i of pages of their own."""
+    page, row = np.divmod(step.slots, PAGE_SIZE)
+    keys, values = (
+        arrays[layer][page, :, row].astype(dtype) * scales[layer][page, :, row, None].astype(dtype)
+        for arrays, scales in (
+            (pools.keys, pools.key_scales),
+            (pools.values, pools.value_scales),
+        )
+    )
+    factors = pools.factors[layer]
+    if factors is not None:
+        keys = keys * factors.astype(dtype)
+    return _paged(keys), _paged(values)
+
+
+def _paged(rows: Floats) -> Floats:
+    """(num_cells, kv_head, head_dim) in pages; rows beyond the cells are 0."""
+    pages = dense_pages(len(rows))
+    out = np.zeros((pages * PAGE_SIZE, *rows.shape[1:]), rows.dtype)
+    out[: len(rows)] = rows
+    return out.reshape(pages, PAGE_SIZE, *rows.shape[1:]).transpose(0, 2, 1, 3)
+
+
+def _factors(k: Floats) -> Floats:
+    """Of the channels, from rows (num_rows, kv_head, head_dim)."""
+    most = np.abs(k).max(axis=0).astype(np.float32)
+    least = np.maximum(LEAST_FACTOR * most.max(axis=-1, keepdims=True), np.float32(1e-20))
+    factors: Floats = np.maximum(most, least)
+    return factors
+
+
+def _quantized(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Elements and scale of each row and head."""
+    scale = (np.abs(rows).max(axis=-1) / MOST).astype(np.float32)
+    elements = np.rint(rows / np.where(scale > 0, scale, 1)[..., None])
+    return np.clip(elements, -MOST, MOST).astype(np.int8), scale

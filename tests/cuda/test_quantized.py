@@ -1,0 +1,241 @@
+"""Products with quantised weights, and their values, against float64 and NumPy's dequantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from omnitide.backends.cuda.arrays import cp
+from omnitide.backends.cuda.compiler import Compiler
+from omnitide.backends.cuda.dequantize import Dequantize
+from omnitide.backends.cuda.quantized_matmul import QuantizedMatMul
+from omnitide.backends.cuda.quantized_matvec import QuantizedMatVec, Ring
+from omnitide.dequantize import dequantize
+from omnitide.quantized import QuantizedWeight
+
+if cp is None or not cp.cuda.is_available():
+    pytest.skip("launches kernels: needs CuPy and an NVIDIA GPU", allow_module_level=True)
+
+EPS = 1e-6
+FLOATS = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+}
+HALVES = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+KINDS = pytest.mark.parametrize(
+    ("bits", "group"), [(bits, group) for bits in (4, 8) for group in (32, 64, 128)]
+)
+
+
+class Made:
+    """A weight on the device, and its values in float64."""
+
+    def __init__(self, rng: Any, dtype: str, height: int, width: int, bits: int, group: int):
+        shape = (height, width // group)
+        size = width**-0.5
+        packed = rng.integers(0, 1 << 32, (height, width * bits // 32), dtype=np.uint32)
+        # Scales of either sign, as MLX makes them; values on both sides of 0.
+        scales = (size / (1 << (bits - 2)) * rng.standard_normal(shape)).astype(FLOATS[dtype])
+        biases = (size * rng.standard_normal(shape)).astype(FLOATS[dtype])
+        host = QuantizedWeight(packed, scales, biases, bits, group, "affine")
+        self.host = host
+        self.values = dequantize(host, np.dtype(np.float64))
+        self.rounded = wide(self.values.astype(FLOATS[dtype]))  # as if it had been stored so
+        arrays = (cp.asarray(array) for array in (packed, scales, biases))
+        self.weight = QuantizedWeight(*arrays, bits, group, "affine")
+
+
+def wide(array: NDArray[Any]) -> NDArray[np.float64]:
+    return array.astype(np.float64)
+
+
+def normed(x: NDArray[Any], weight: NDArray[Any]) -> NDArray[np.float64]:
+    """The RMS norm, rounded to the dtype as the kernels round it."""
+    square = (wide(x) ** 2).mean(axis=-1, keepdims=True)
+    return wide((wide(x) / np.sqrt(square + EPS) * wide(weight)).astype(x.dtype))
+
+
+@pytest.fixture(scope="module")
+def multiprocessors() -> int:
+    return int(cp.cuda.Device().attributes["MultiProcessorCount"])
+
+
+# (groups in a row, out): one group, odd and even numbers of groups, several pieces a row, rests.
+SHAPES = [(1, 1), (7, 131), (28, 2130), (56, 300), (118, 533)]
+# By default; few warps that take many pieces each; one slot; more slots than pieces.
+RINGS = [None, Ring(3, 64, 2), Ring(8, 128, 1), Ring(4, 256, 5)]
+
+
+def check_few_rows(
+    matvec: QuantizedMatVec,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    size: tuple[int, int],
+    values: Callable[..., NDArray[Any]],
+    on_device: Callable[..., Any],
+    assert_close: Callable[..., None],
+) -> None:
+    """Each way to multiply: with a residual, three matrices of a norm, gated."""
+    (groups, height), rng = size, np.random.default_rng(1)
+    width = groups * group
+    x, norm = values(rng, dtype, tokens, width, size=3), values(rng, dtype, width)
+    on_x, on_norm = on_device(x), (on_device(norm), EPS)
+    made = Made(rng, dtype, height, width, bits, group)
+    if not matvec.takes(tokens, made.weight, norm=True, gated=True):
+        pytest.skip("so many rows of x don't fit into shared memory; the backend knows")
+    bias, residual = values(rng, dtype, height), values(rng, dtype, tokens, height)
+    pair = (made.weight, on_device(bias))
+    (out,) = matvec.multiply(on_x, [pair], residual=on_device(residual))
+    assert_close(out, wide(x) @ made.values.T + wide(bias) + wide(residual), dtype)
+
+    n = normed(x, norm)
+    others = [Made(rng, dtype, height // 7 + 1, width, bits, group) for _ in range(2)]
+    other_bias = values(rng, dtype, height // 7 + 1)
+    pairs = [pair, (others[0].weight, None), (others[1].weight, on_device(other_bias))]
+    first, second, third = matvec.multiply(on_x, pairs, on_norm)
+    assert_close(first, n @ made.values.T + wide(bias), dtype)
+    assert_close(second, n @ others[0].values.T, dtype)
+    assert_close(third, n @ others[1].values.T + wide(other_bias), dtype)
+
+    up = Made(rng, dtype, height, width, bits, group)
+    (out,) = matvec.multiply(on_x, [pair, (up.weight, None)], on_norm, gated=True)
+    gate = n @ made.values.T + wide(bias)
+    assert_close(out, gate / (1 + np.exp(-gate)) * (n @ up.values.T), dtype)
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("tokens", [1, 3, 8, 16])
+@pytest.mark.parametrize("size", SHAPES, ids=str)
+def test_few_rows(
+    compiler: Compiler,
+    multiprocessors: int,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    size: tuple[int, int],
+    values: Callable[..., NDArray[Any]],
+    on_device: Callable[..., Any],
+    assert_close: Callable[..., None],
+) -> None:
+    ring = RINGS[(size[0] + tokens) % len(RINGS)]
+    matvec = QuantizedMatVec(compiler, multiprocessors, *([] if ring is None else [[ring]]))
+    check_few_rows(matvec, dtype, bits, group, tokens, size, values, on_device, assert_close)
+
+
+@HALVES
+@pytest.mark.parametrize(("bits", "group"), [(4, 64), (8, 32)])
+@pytest.mark.parametrize("tokens", [1, 5, 16])
+def test_blocks_of_many_tiles(
+    compiler: Compiler,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    values: Callable[..., NDArray[Any]],
+    on_device: Callable[..., Any],
+    assert_close: Callable[..., None],
+) -> None:
+    """Several batches of tiles; tiles that lie in two or three matrices."""
+    matvec = QuantizedMatVec(compiler, 1, [Ring(8, 256, 2)])
+    size = (28, 2130)
+    check_few_rows(matvec, dtype, bits, group, tokens, size, values, on_device, assert_close)
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("tokens", [3, 20])
+def test_what_is_not_finite_stays_in_its_row_and_column(
+    compiler: Compiler,
+    multiprocessors: int,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    values: Callable[..., NDArray[Any]],
+) -> None:
+    rng, width, height = np.random.default_rng(4), 7 * group, 131
+    made, x = Made(rng, dtype, height, width, bits, group), values(rng, dtype, tokens, width)
+    x[0, 3], x[2, width - 1] = np.nan, np.inf
+    scales, biases = made.host.scales.copy(), made.host.biases.copy()  # type: ignore[union-attr]
+    scales[7, 2], biases[130, 6] = np.inf, np.nan
+    host = QuantizedWeight(made.host.packed, scales, biases, bits, group, "affine")
+    arrays = (cp.asarray(array) for array in (host.packed, scales, biases))
+    pair = (QuantizedWeight(*arrays, bits, group, "affine"), None)
+    with np.errstate(invalid="ignore"):
+        want = wide(x) @ dequantize(host, np.dtype(np.float64)).T
+        product: Any = QuantizedMatMul if tokens > 16 else QuantizedMatVec
+        got = wide(
+            cp.asnumpy(product(compiler, multiprocessors).multiply(cp.asarray(x), [pair])[0])
+        )
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+    assert np.isnan(got[0]).all()
+    assert np.isnan(got[:, 130]).all()
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("tokens", [1, 17, 40, 100, 256])
+@pytest.mark.parametrize("size", SHAPES, ids=str)
+def test_many_rows(
+    compiler: Compiler,
+    multiprocessors: int,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    size: tuple[int, int],
+    values: Callable[..., NDArray[Any]],
+    on_device: Callable[..., Any],
+    assert_close: Callable[..., None],
+) -> None:
+    (groups, height), rng = size, np.random.default_rng(2)
+    width = groups * group
+    matmul = QuantizedMatMul(compiler, multiprocessors)
+    x = values(rng, dtype, tokens, width, size=3)
+    made = Made(rng, dtype, height, width, bits, group)
+    bias, residual = values(rng, dtype, height), values(rng, dtype, tokens, height)
+    pair = (made.weight, on_device(bias))
+    (out,) = matmul.multiply(on_device(x), [pair], on_device(residual))
+    assert_close(out, wide(x) @ made.rounded.T + wide(bias) + wide(residual), dtype)
+    other = Made(rng, dtype, height // 7 + 1, width, bits, group)
+    first, second = matmul.multiply(on_device(x), [(other.weight, None), pair])
+    assert_close(first, wide(x) @ other.rounded.T, dtype)
+    assert_close(second, wide(x) @ made.rounded.T + wide(bias), dtype)
+
+
+@KINDS
+def test_values_are_those_of_numpy(compiler: Compiler, dtype: str, bits: int, group: int) -> None:
+    made = Made(np.random.default_rng(3), dtype, 530, 7 * group, bits, group)
+    want = dequantize(made.host, np.dtype(np.float32)).astype(FLOATS[dtype])
+    maker, rows = Dequantize(compiler), np.array([529, 0, 3, 529, 77], np.int32)
+    found = [
+        maker.part(made.weight, FLOATS[dtype], 0, 530),
+        maker.part(made.weight, FLOATS[dtype], 9, 23),
+        maker.rows(made.weight, FLOATS[dtype], cp.asarray(rows)),
+    ]
+    for got, right in zip(found, (want, want[9:23], want[rows]), strict=True):
+        np.testing.assert_array_equal(wide(cp.asnumpy(got)), wide(right))
+
+
+@pytest.mark.parametrize(("mode", "group"), [("mxfp4", 32), ("nvfp4", 16)])
+def test_every_scale_and_code_of_four_bit_floats(
+    compiler: Compiler, dtype: str, mode: str, group: int
+) -> None:
+    scales = np.arange(256, dtype=np.uint8)[:, None]
+    packed = np.tile(np.array([0x76543210, 0xFEDCBA98], np.uint32), (256, group // 16))
+    host = QuantizedWeight(packed, scales, None, 4, group, mode)
+    weight = QuantizedWeight(cp.asarray(packed), cp.asarray(scales), None, 4, group, mode)
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = dequantize(host, np.dtype(np.float32)).astype(FLOATS[dtype])
+    got = cp.asnumpy(Dequantize(compiler).part(weight, FLOATS[dtype], 0, 256))
+    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
