@@ -56,11 +56,12 @@ class Turns:
                 break
             begin, count = int(starts[unit]), int(lengths[unit])
             if words[unit]:
-                if count <= head:  # one of the first paragraphs
-                    head -= count
+                if words[unit] <= head:  # one of the first paragraphs
+                    head -= int(words[unit])
                     first = False
                     continue
-                cells = slice(begin + (head if first else 0), begin + count)
+                spoken = begin + int(np.argmin(boundary[begin : begin + count]))
+                cells = slice(spoken + (head if first else 0), begin + count)
                 first, head = False, 0
                 going = ~boundary[cells]
                 keep[cells] &= ~going
