@@ -6,7 +6,8 @@ Used by the compile check only. At run time CuPy calls its own copy.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,7 +73,7 @@ class Nvrtc:
         return f"{self.version} {' '.join(OPTIONS)} {stat.st_size} {stat.st_mtime_ns}"
 
     def compile(self, source: str, arch: str, names: Sequence[str]) -> Compiled:
-        """Compile a text to machine code, which is thrown away.
+        """Compile a text to machine code, which is thrown away: what the compiler says of it.
 
         Args:
             source: The text.
@@ -82,6 +83,21 @@ class Nvrtc:
         Raises:
             CompileError: The text does not compile.
         """
+        with self._compiled(source, arch, names) as program:
+            symbols = {name: self._symbol(program, name) for name in names}
+            return Compiled(self._log(program), symbols)
+
+    def machine_code(self, source: str, arch: str, names: Sequence[str]) -> bytes:
+        """The cubin, an ELF file, of what `compile` takes."""
+        with self._compiled(source, arch, names) as program:
+            size = ctypes.c_size_t()
+            self._call("nvrtcGetCUBINSize", program, ctypes.byref(size))
+            code = ctypes.create_string_buffer(size.value)
+            self._call("nvrtcGetCUBIN", program, code)
+            return code.raw
+
+    @contextmanager
+    def _compiled(self, source: str, arch: str, names: Sequence[str]) -> Iterator[ctypes.c_void_p]:
         program = ctypes.c_void_p()
         self._call(
             "nvrtcCreateProgram",
@@ -100,10 +116,9 @@ class Nvrtc:
             status = self._library.nvrtcCompileProgram(
                 program, len(options), (ctypes.c_char_p * len(options))(*options)
             )
-            log = self._log(program)
             if status != 0:
-                raise CompileError(log)
-            return Compiled(log, {name: self._symbol(program, name) for name in names})
+                raise CompileError(self._log(program))
+            yield program
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -24,6 +24,7 @@ _TOKENS = (1, 8, 16)
 _TILE = 16  # rows
 _MAX_GROUPS = 16  # of a piece
 _ALL = 227 * 1024  # bytes of shared memory that a block may have at most
+_RESERVED = 1024  # bytes of shared memory that a block costs beside its own
 _READ = 8  # groups whose scales are copied at once
 _NULL = np.uint64(0)
 
@@ -36,11 +37,15 @@ class Ring:
         warps: Of a block.
         row_bytes: Bytes of codes, at most, of a row in a piece, unless two groups have more.
         slots: Pieces of a warp under way.
+        blocks: Of a multiprocessor.
+        early: Slots that are filled before x is asked for, if launches overlap.
     """
 
     warps: int
     row_bytes: int
     slots: int
+    blocks: int = 1
+    early: int = 1
 
 
 RINGS = (
@@ -57,10 +62,12 @@ RINGS = (
 class _Plan:
     """Sizes of a launch: as `quantized_matvec.cu` names them, and bytes of shared memory."""
 
+    grid: int
     warps: int
     columns: int
     slots: int
     batch: int
+    early: int
     shared: int
 
 
@@ -107,6 +114,7 @@ class QuantizedMatVec:
         norm: tuple[Array, float] | None = None,
         residual: Array | None = None,
         gated: bool = False,
+        overlap: bool = False,
     ) -> list[Array]:
         """x times each of up to three weights, plus its bias.
 
@@ -116,6 +124,8 @@ class QuantizedMatVec:
             norm: Weight and epsilon: x is RMS-normalised first, and rounded to its dtype.
             residual: (tokens, out), added to the product with a single weight.
             gated: Of two weights: silu(first product) * second, both rounded to x's dtype first.
+            overlap: Start while the stream's last kernel ends. Fast where that is such a product;
+                behind attention it would take room that attention needs.
 
         Returns:
             (tokens, out) for each weight; one if gated.
@@ -126,9 +136,7 @@ class QuantizedMatVec:
         tokens, width = x.shape
         weights = [weight for weight, _ in pairs]
         heights = [weight.shape[0] for weight in weights][: 1 if gated else None]
-        grid = min(self._multiprocessors, sum(heights))
-        rows = -(-sum(heights) // grid)
-        plan = self._plan(tokens, weights[0], norm is not None, gated, rows)
+        plan = self._plan(tokens, weights[0], norm is not None, gated, sum(heights))
         if plan is None:
             raise ValueError(
                 f"[quantized_matvec] rows of x must fit into shared memory, got {tokens} of "
@@ -148,17 +156,20 @@ class QuantizedMatVec:
             *three(out),
             *(np.int32(height) for height in (*heights, 0, 0)[:3]),
             *(np.int32(size) for size in (tokens, width, plan.columns, plan.slots, plan.batch)),
+            np.int32(plan.early if overlap else 0),
             np.bool_(gated),
         )
         room = next(room for room in _TOKENS if room >= tokens)
         instance = _instance(x.dtype.name, weights[0].bits, weights[0].group_size, room)
-        self._compiler(instance)((grid,), (32 * plan.warps,), args, shared=plan.shared)
+        self._compiler(instance)(
+            (plan.grid,), (32 * plan.warps,), args, shared=plan.shared, overlap=overlap
+        )
         return out
 
     def _plan(
-        self, tokens: int, weight: QuantizedWeight, norm: bool, gated: bool, rows: int
+        self, tokens: int, weight: QuantizedWeight, norm: bool, gated: bool, outputs: int
     ) -> _Plan | None:
-        """Sizes for blocks of so many rows; None if no ring fits beside x."""
+        """Sizes for so many outputs; None if no ring fits beside x."""
         width, group, bits = weight.shape[1], weight.group_size, weight.bits
         room = next(room for room in _TOKENS if room >= tokens)
         even_groups = -(-width // (2 * group)) * 2
@@ -180,10 +191,14 @@ class QuantizedMatVec:
                 + 4 * room * even_groups
                 + sums * (warps - 1)
             )
-            batch = (self._limit - static - shared) // (sums * (1 + gated))
-            if batch > 0:
-                batch = _even_batch(-(-rows // _TILE), batch)
-                return _Plan(warps, columns, ring.slots, batch, shared + sums * (1 + gated) * batch)
+            limit = (self._limit + _RESERVED) // ring.blocks - _RESERVED
+            most = (limit - static - shared) // (sums * (1 + gated))
+            if most > 0:
+                grid = min(self._multiprocessors * ring.blocks, outputs)
+                batch = _even_batch(-(-outputs // (grid * _TILE)), most)
+                shared += sums * (1 + gated) * batch
+                early = min(ring.early, ring.slots)
+                return _Plan(grid, warps, columns, ring.slots, batch, early, shared)
         return None
 
 

@@ -13,16 +13,10 @@ __device__ __forceinline__ unsigned long long evict_first() {
   return policy;
 }
 
-__device__ __forceinline__ unsigned long long evict_normal() {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ __forceinline__ void copy_16(unsigned to, const void* from, unsigned long long policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "l"(policy)
-               : "memory");
+// Without a policy: where the places in shared memory lie a block-wide step apart, the assembler
+// (CUDA 13) puts the step into the register that holds the policy, and the copy traps.
+__device__ __forceinline__ void copy_16(unsigned to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 // Copies 4, 8 or 16 bytes, or writes as many zero bytes and reads nothing.

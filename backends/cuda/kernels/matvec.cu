@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 #else
     for (int at = lane * 8; at < length; at += 256) {
-      copy_16(to + at * sizeof(T), from + at, evict_first());
+      copy_16(to + at * sizeof(T), from + at);
     }
 #endif
   };
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(THREADS)
     const uint4* source = reinterpret_cast<const uint4*>(from);
 #pragma unroll 1
     for (int at = thread; at < rows * packs; at += THREADS) {
-      copy_16(shared_address(inputs + to * packs + at), source + at, evict_normal());
+      copy_16(shared_address(inputs + to * packs + at), source + at);
     }
   };
 

@@ -10,6 +10,7 @@
 //   bias_0..2   (height_i,) T or null
 //   residual    (tokens, height_0) T or null, added to out_0
 //   out_0..2    (tokens, height_i) T
+//   early       0 to slots
 //   gated: out_0 = silu(x weight_0^T + bias_0) * (x weight_1^T + bias_1); both factors are rounded
 //   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
 //
@@ -28,6 +29,7 @@
 // so that no warp waits for another while weights flow. The tensor cores multiply a tile by 8 rows
 // of x. A warp's sums of a tile go to shared memory; when a batch is done, one thread an output
 // adds them up. x is asked for before the weights: behind these it would arrive when they all have.
+// Only where the predecessor may still run, `early` places are filled first.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "packs.cuh"
@@ -137,7 +139,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
                      const T* shifts_2, const T* bias_0, const T* bias_1, const T* bias_2,
                      const T* residual, T* out_0, T* out_1, T* out_2, int height_0, int height_1,
                      int height_2, int tokens, int width, int columns, int slots, int batch,
-                     bool gated) {
+                     int early, bool gated) {
   constexpr int FOLD = GROUP < 64 ? GROUP : 64;  // columns that four lanes read at once
   constexpr int WORDS = FOLD * BITS / 128;       // of codes of a row, a lane's share of these
   constexpr int PACKS = FOLD / 32;               // of x, the same
@@ -172,16 +174,18 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     for (int row = 0; row < rows; ++row) {
 #pragma unroll 1
       for (int at = thread; at < packs; at += threads) {
-        copy_16(shared_address(inputs + (to + row) * x_pitch + at), source + row * packs + at,
-                evict_normal());
+        copy_16(shared_address(inputs + (to + row) * x_pitch + at), source + row * packs + at);
       }
     }
   };
+  auto fetch_x = [&] {
+    wait_for_predecessor();
+    fetch(0, x, tokens);
+    if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
+    close_group();
+  };
   let_successor_start();
-  wait_for_predecessor();
-  fetch(0, x, tokens);
-  if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
-  close_group();
+  if (early == 0) fetch_x();
 
   // Some blocks have one output more than others.
   const int all = gated ? height_0 : height_0 + height_1 + height_2;
@@ -270,7 +274,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
       int at = lane_row;
 #pragma unroll 4
       for (int turn = (rows + rows_at_once - 1) >> turn_shift; turn > 0; --turn) {
-        if (at < rows) copy_16(target, source, evict_first());
+        if (at < rows) copy_16(target, source);
         at += rows_at_once;
         source += rows_at_once * row_bytes;
         target += rows_at_once * pitch;
@@ -281,7 +285,7 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
         const int at = chunk / chunks, byte = chunk % chunks * 16;
         const unsigned char* of_row = same_matrix ? from + static_cast<long long>(at) * row_bytes
                                                   : codes_of(place.segment, at) + first / 8 * BITS;
-        copy_16(codes_to + at * pitch + byte, of_row + byte, evict_first());
+        copy_16(codes_to + at * pitch + byte, of_row + byte);
       }
     }
 #endif
@@ -344,19 +348,37 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
 #endif
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) {
+    if (slot > 0 && slot == early) fetch_x();
     fill_next(slot, first_barrier + slot * 8);
 #if !BULK_COPIES
     close_group();
 #endif
   }
-  // Of the thread's first output: it comes while x does.
+  if (early == slots) fetch_x();
+  // The first and last warp, and for up in the upper half, that add to an output of a batch.
+  auto owners = [&](int first, int row) {
+    const int units = (min(first + batch, tiles) - first) * sides * pieces;
+    unsigned held = 0;
+#pragma unroll 1
+    for (int side = sides - 1; side >= 0; --side) {
+      const int segment = row / TILE * sides + side;
+      held = held << 16 | Share::owner((segment + 1) * pieces - 1, units, warps) << 8 |
+             Share::owner(segment * pieces, units, warps);
+    }
+    return held;
+  };
+  // Of the thread's first output: these come while x does.
   const int first_rows = min(batch * TILE, count);
   float2 added = make_float2(0.0f, 0.0f);
-  if (thread < first_rows * tokens) added = addend(thread % first_rows, thread / first_rows);
+  unsigned held_by = 0;
+  if (thread < first_rows * tokens) {
+    added = addend(thread % first_rows, thread / first_rows);
+    held_by = owners(0, thread % first_rows);
+  }
 #if BULK_COPIES
   wait_for_groups<0>();
 #else
-  wait_for_groups_but(slots);
+  wait_for_groups_but(slots - early);
 #endif
 
   // A thread's own copies are the ones that it may read before a barrier.
@@ -531,12 +553,10 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     // A segment's sum, in the order of its pieces. Of every two neighbours in (segment, warp) one
     // number is greater, so that both numbers' sum tells them apart.
     const int last = min(first + batch, tiles);
-    const int units = (last - first) * sides * pieces;
-    auto product = [&](int segment, int at) {
-      const int end = Share::owner((segment + 1) * pieces - 1, units, warps);
+    auto product = [&](int segment, int at, unsigned by) {
       float sum = 0.0f;
 #pragma unroll 2
-      for (int i = Share::owner(segment * pieces, units, warps); i <= end; ++i) {
+      for (int i = by & 0xff; i <= static_cast<int>(by >> 8 & 0xff); ++i) {
         sum += partials[(segment + i) * (TILE * TOKENS) + at];
       }
       return sum;
@@ -546,10 +566,13 @@ __global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
     for (int output = thread; output < live_rows * tokens; output += threads) {
       const int row = output % live_rows, token = output / live_rows;
       const int segment = row / TILE * sides, at = row % TILE * TOKENS + token;
-      if (first > 0 || output >= threads) added = addend(first * TILE + row, token);
-      float result = product(segment, at) + added.x;
+      if (first > 0 || output >= threads) {
+        added = addend(first * TILE + row, token);
+        held_by = owners(first, row);
+      }
+      float result = product(segment, at, held_by) + added.x;
       if (gated) {
-        const float up = product(segment + 1, at) + added.y;
+        const float up = product(segment + 1, at, held_by >> 16) + added.y;
         result = to_float(from_float<T>(result));
         result = result / (1.0f + expf(-result)) * to_float(from_float<T>(up));
       }
