@@ -28,11 +28,17 @@ from omnitide.pages import PageTable, Slots
 from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
 from omnitide.retention import RetentionPlan, RetentionPolicy
 from omnitide.rotary import RotaryTables, Table
-from omnitide.step import MassSum, Step
+from omnitide.step import MassSum, Step, Watch
 from omnitide.units import Unit, UnitKind
 
 Observer = Callable[[Unit], None]
 """Called with each unit once it is whole and recorded."""
+
+Watcher = Callable[[History, int, int], Watch]
+"""Called with the history and the range [begin, stop) of its cells that one pass adds; changes nothing.
+
+What it returns is shown the pass. A pass that was placed ahead may be dropped without being run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class BoundedCache:
             spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages
         )
         self.observer: Observer | None = None
+        self.watcher: Watcher | None = None
         self._ahead: Placed | None = None
         angles = np.empty((0, spec.head_dim), np.float32)
         self.state = CacheState(
@@ -253,6 +260,7 @@ class BoundedCache:
                 cos[begin:stop],
                 sin[begin:stop],
                 None if state.mass is None else MassSum(),
+                None if self.watcher is None else self.watcher(state.history, begin, stop),
                 # Positions are laid out anew by evictions and by nothing else.
                 rotation=state.evictions,
             )
