@@ -35,7 +35,7 @@ Observer = Callable[[Unit], None]
 """Called with each unit once it is whole and recorded."""
 
 Watcher = Callable[[History, int, int], Watch]
-"""Called with the history and the range [begin, stop) of its cells that one pass adds; changes nothing.
+"""Called with the history and the range [begin, stop) of its cells that a pass adds; pure.
 
 What it returns is shown the pass. A pass that was placed ahead may be dropped without being run.
 """

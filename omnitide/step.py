@@ -1,8 +1,9 @@
 """A step: all that one forward pass needs to know of the history, shared by all layers and heads.
 
 Built on the host once a pass, and read only but for the sum of attention mass, which the pass fills
-if its caller asks for it, and for a watch, which is shown each layer's queries. Two views of the same live cells: by cell in logical order (for paths
-made of plain array operations) and by subblock (for kernels, which never look at a dead tile).
+if its caller asks for it, and for a watch, which is shown each layer's queries. Two views of the
+same live cells: by cell in logical order (for paths made of plain array operations) and by subblock
+(for kernels, which never look at a dead tile).
 """
 
 from __future__ import annotations

@@ -217,7 +217,9 @@ class CudaBackend:
         check_queries(q, pools, layer, step, "attention_mass")
         return self._cache.mass(q, pools, layer, step, scale)
 
-    def attention_weights(self, q: Array, pools: Any, layer: int, step: Step, scale: float) -> Array:
+    def attention_weights(
+        self, q: Array, pools: Any, layer: int, step: Step, scale: float
+    ) -> Array:
         """Attention probability of each head, query and cell, float32.
 
         Computed by the host, from the pages that hold a cell: whoever looks at weights one by one

@@ -318,6 +318,7 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
         backend.append(pools, 1, step, x[:3], x[:3])
         backend.attention(x[:3], pools, 1, step, 0.1)
         backend.attention_mass(x[:3], pools, 1, step, 0.1)
+        assert backend.attention_weights(x[:3], pools, 1, step, 0.1).shape == (2, 3, 100)
         backend.migrate(pools, np.arange(3, dtype=np.int32), np.arange(1, 4, dtype=np.int32))
         backend.grow_pools(pools, 9)
 
