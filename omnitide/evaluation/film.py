@@ -11,6 +11,9 @@ from omnitide.config import MediaOptions
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import SAMPLE_RATE, MediaChunk
 
+LEAST_SOUND = 0.1
+"""Seconds; a shorter rest of a chunk that was cut, without a picture, is left out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Film:
@@ -74,7 +77,9 @@ class OpenFilm:
                 self._cut = True
                 return
             if chunk.stop > self._film.start:
-                yield _within(chunk, self._film.start, stop)
+                part = _within(chunk, self._film.start, stop)
+                if part.frames or (part.samples is not None and part.seconds >= LEAST_SOUND):
+                    yield part
 
     def __enter__(self) -> Self:
         return self
