@@ -11,6 +11,7 @@ from omnitide import __version__
 from omnitide.backends import BACKENDS
 from omnitide.cli.attention_map_options import add_attention_map
 from omnitide.cli.bench_options import add_bench
+from omnitide.cli.eval_options import add_eval
 from omnitide.cli.migration import add_migration
 from omnitide.cli.options import (
     Parser,
@@ -58,6 +59,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _add_models(commands)
     _add_simulate(commands)
     add_bench(commands)
+    add_eval(commands)
     add_attention_map(commands)
     options, unknown = parser.parse_known_args(argv)
     if unknown:
