@@ -151,7 +151,7 @@ class _ItemRun:
         while self._moments:
             moment, event = self._moments.pop(0)
             if not (isinstance(event, Poll) and moment > end):
-                self._happen(event, past_end=np.isfinite(moment) and moment > end)
+                self._happen(event, past_end=end < moment < float("inf"))
         self._unanswered()
 
     def took_in(self, update: Update, start: float) -> None:
