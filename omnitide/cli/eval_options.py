@@ -9,6 +9,8 @@ from typing import Any
 from omnitide.backends import BACKENDS
 from omnitide.cli.options import choice, number, number_or_none, stated, switch, text, texts
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig
+from omnitide.evaluation.needle.fact import KINDS
+from omnitide.evaluation.needle.options import NeedleOptions
 from omnitide.layouts import LAYOUTS
 from omnitide.policies import POLICIES
 from omnitide.session import Session
@@ -51,6 +53,7 @@ def add_eval(commands: Any) -> None:
     _add_svbench(evals)
     _add_livesports(evals)
     _add_ovobench(evals)
+    _add_needle(evals)
     _add_judge(evals)
     _add_summary(evals)
     _add_figure(evals)
@@ -84,6 +87,35 @@ def _add_ovobench(evals: Any) -> None:
     file = "ovo_bench_new.json, or a folder that holds it"
     parser = _benchmark(evals, "ovobench", "choices about past and present, probes to come", file)
     _add_protocol(parser)
+
+
+def _add_needle(evals: Any) -> None:
+    options = NeedleOptions()
+    parser = evals.add_parser(
+        "needle",
+        help="facts in made-up streams, asked for later; needs no data",
+        description="Make streams, put a fact into each, ask for it later, and show what was "
+        "recalled and what the history still held of it, by modality, distance and policy.",
+    )
+    parser.set_defaults(program=parser.prog, command=_run_needle, evaluation="needle")
+    kinds = f"how facts come in: {', '.join(KINDS)} (default: all; speech needs espeak-ng)"
+    parser.add_argument(
+        "--modality", metavar="NAME", choices=tuple(KINDS), action="append", help=kinds
+    )
+    places = " ".join(f"{distance:g}" for distance in options.distances)
+    parser.add_argument(
+        "--distance",
+        metavar="SECONDS",
+        type=float,
+        nargs="+",
+        default=options.distances,
+        help=f"seconds between the end of a fact and the question ({stated(places)})",
+    )
+    number(parser, options.samples, "streams of each modality and distance", "--samples")
+    number(parser, options.lead, "seconds before a fact", "--lead")
+    number(parser, options.size, "pixels of the picture's sides", "--size")
+    text(parser, "FILE", "draw recall and what is kept over distance (needs matplotlib)", "--plot")
+    add_run(parser, "needle")
 
 
 def _add_protocol(parser: Any) -> None:
@@ -223,6 +255,12 @@ def _run_benchmark(options: argparse.Namespace) -> int:
     from omnitide.cli.eval import run_benchmark
 
     return run_benchmark(options)
+
+
+def _run_needle(options: argparse.Namespace) -> int:
+    from omnitide.cli.needle import run_needle
+
+    return run_needle(options)
 
 
 def _run_judge(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The benchmarks with published files, by name."""
+"""The benchmarks by name: those with published files, and the one that makes its own streams."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from omnitide.errors import ConfigError
 from omnitide.evaluation.benchmark import Benchmark
 from omnitide.evaluation.livesports import LiveSports
+from omnitide.evaluation.needle.benchmark import Needle
 from omnitide.evaluation.ovobench import OVOBench
 from omnitide.evaluation.streamingbench import StreamingBench
 from omnitide.evaluation.svbench import SVBench
@@ -17,6 +18,7 @@ BENCHMARKS: dict[str, Callable[[], Benchmark]] = {
     "svbench": SVBench,
     "livesports": LiveSports,
     "ovobench": OVOBench,
+    "needle": Needle,
 }
 
 

@@ -12,8 +12,9 @@ import pytest
 from omnitide.errors import ConfigError
 from omnitide.evaluation.bootstrap import estimates
 from omnitide.evaluation.item import Note, Question
-from omnitide.evaluation.needle.benchmark import Needle, NeedleOptions, task_name
+from omnitide.evaluation.needle.benchmark import Needle, task_name
 from omnitide.evaluation.needle.fact import KINDS
+from omnitide.evaluation.needle.options import NeedleOptions
 from omnitide.evaluation.needle.stream import NeedleStream
 from omnitide.evaluation.record import Answer, Record
 from omnitide.evaluation.runner import Runner, RunOptions

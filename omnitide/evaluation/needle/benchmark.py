@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from omnitide.errors import ConfigError
 from omnitide.evaluation.benchmark import question_key
 from omnitide.evaluation.dataset import Dataset, Reading
 from omnitide.evaluation.item import Item, Note, Question
 from omnitide.evaluation.judgement import JudgeUnit
 from omnitide.evaluation.mark import Mark
 from omnitide.evaluation.needle.fact import KINDS, recalled
+from omnitide.evaluation.needle.options import NeedleOptions
 from omnitide.evaluation.needle.sound import TOOLS, speech_tool
 from omnitide.evaluation.needle.stream import NeedleStream
 from omnitide.evaluation.problem import NOTE, Problem
@@ -33,57 +31,6 @@ MAX_TOKENS = 16
 RECALL, KEPT, WHOLE = "recall", "kept", "kept whole"
 """Metrics: the reply names the fact; share of the fact's tokens still in the history when it is
 asked for; whether all of them are."""
-
-SIZE_MOST = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class NeedleOptions:
-    """What streams are made.
-
-    Attributes:
-        modalities: Names of `fact.KINDS`; None takes all that this machine can make.
-        distances: Seconds between the end of a fact and the question.
-        samples: Streams of each modality and distance.
-        lead: Seconds before a fact.
-        size: Width and height of the picture, pixels.
-        seed: Of the facts and the filler.
-    """
-
-    modalities: tuple[str, ...] | None = None
-    distances: tuple[float, ...] = (2.0, 8.0, 32.0, 128.0)
-    samples: int = 4
-    lead: float = 4.0
-    size: int = 224
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in self.modalities or ():
-            if name not in KINDS:
-                raise ConfigError(
-                    f"[needle] --modality must be one of {', '.join(KINDS)}; got {name!r}"
-                )
-        if "speech" in (self.modalities or ()) and speech_tool() is None:
-            raise ConfigError(
-                f"[needle] --modality speech needs one of {', '.join(TOOLS)}; install espeak-ng"
-            )
-        if not self.distances or not all(0 <= d < float("inf") for d in self.distances):
-            given = ", ".join(f"{d:g}" for d in self.distances) or "none"
-            raise ConfigError(f"[needle] --distance must be at least 0 seconds, got {given}")
-        if self.samples < 1:
-            raise ConfigError(f"[needle] --samples must be at least 1, got {self.samples}")
-        if not 0 <= self.lead < float("inf"):
-            raise ConfigError(f"[needle] --lead must be at least 0 seconds, got {self.lead:g}")
-        if not 28 <= self.size <= SIZE_MOST:
-            raise ConfigError(
-                f"[needle] --size must be from 28 to {SIZE_MOST} pixels, got {self.size}"
-            )
-        if self.seed < 0:
-            raise ConfigError(f"[needle] --seed must be at least 0, got {self.seed}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """What of it changes what is shown, ready for JSON; more streams may be asked for later."""
-        return {"lead": self.lead, "size": self.size, "seed": self.seed}
 
 
 class Needle:
@@ -126,17 +73,17 @@ class Needle:
     def scores(self, tasks: Sequence[str]) -> tuple[Score, ...]:
         """Of each metric: all, by distance, by modality, and by both."""
         found = []
-        cells = [_cell(task) for task in tasks]
+        cells = [cell_of(task) for task in tasks]
         modalities = list(dict.fromkeys(modality for modality, _ in cells))
         distances = sorted({distance for _, distance in cells}, key=float)
         for metric in (RECALL, KEPT, WHOLE):
             found.append(Score(metric, metric, tuple(tasks), head=True))
             for distance in distances:
                 at = tuple(t for t, (_, d) in zip(tasks, cells, strict=True) if d == distance)
-                found.append(Score(f"{metric} at {distance} s", metric, at, head=True))
+                found.append(Score(at_distance(metric, distance), metric, at))
             for modality in modalities:
                 of = tuple(t for t, (m, _) in zip(tasks, cells, strict=True) if m == modality)
-                found.append(Score(f"{metric} of {modality}", metric, of, head=metric == RECALL))
+                found.append(Score(f"{metric} of {modality}", metric, of))
             for task in tasks:
                 found.append(Score(f"{metric} of {task}", metric, (task,)))
         return tuple(found)
@@ -151,7 +98,12 @@ def task_name(modality: str, distance: float) -> str:
     return f"{modality} at {distance:g} s"
 
 
-def _cell(task: str) -> tuple[str, str]:
+def at_distance(metric: str, distance: str) -> str:
+    """The name of a metric's score at a distance, over all modalities."""
+    return f"{metric} at {distance} s"
+
+
+def cell_of(task: str) -> tuple[str, str]:
     """Modality and distance of a task."""
     modality, _, distance = task.removesuffix(" s").partition(" at ")
     return modality, distance
