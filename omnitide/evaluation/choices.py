@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 LETTERS = "ABCDEFGH"
 
+_NOT_ARTICLE = r"(?!\s+(?!or\b|and\b)[a-z])"
+"""No word follows, unless it joins two letters."""
+
 
 def first_letter(reply: str) -> str:
     """The first character, whatever it is; empty for an empty reply. StreamingBench's rule."""
@@ -31,13 +34,13 @@ def named_letter(reply: str, options: Sequence[str] = (), count: int = 4) -> str
     if first is not None:
         return first[1]
     stated = re.findall(
-        rf"(?:answer|option|choice)\b(?:\s+is)?[\s:]*[(*\[]*([{valid}])(?![\w'])(?!\s+[a-z])",
+        rf"(?:answer|option|choice)\b(?:\s+is)?[\s:]*[(*\[]*([{valid}])(?![\w']){_NOT_ARTICLE}",
         text,
         re.IGNORECASE,
     )
     if stated and stated[-1] in valid:
         return str(stated[-1])
-    lone = set(re.findall(rf"(?<![\w'])([{valid}])(?![\w'])(?!\s+[a-z])", text))
+    lone = set(re.findall(rf"(?<![\w'])([{valid}])(?![\w']){_NOT_ARTICLE}", text))
     if len(lone) == 1:
         return str(lone.pop())
     said = text.rstrip(".").lower()

@@ -77,7 +77,7 @@ class OpenFilm:
                 self._cut = True
                 return
             if chunk.stop > self._film.start:
-                part = _within(chunk, self._film.start, stop)
+                part = within(chunk, self._film.start, stop)
                 if part.frames or (part.samples is not None and part.seconds >= LEAST_SOUND):
                     yield part
 
@@ -93,8 +93,8 @@ class OpenFilm:
         self._reader.close()
 
 
-def _within(chunk: MediaChunk, start: float, stop: float | None) -> MediaChunk:
-    """The part of a chunk in `[start, stop)`; the chunk itself if that is all of it."""
+def within(chunk: MediaChunk, start: float, stop: float | None) -> MediaChunk:
+    """The part of a chunk in `[start, stop)` that it touches; itself if that is all of it."""
     first = max(chunk.start, start)
     last = chunk.stop if stop is None else min(chunk.stop, stop)
     if (first, last) == (chunk.start, chunk.stop):

@@ -228,7 +228,7 @@ def _transcript(value: Any) -> Spoken:
         except ValueError:
             try:
                 value = ast.literal_eval(value)
-            except SyntaxError as error:
+            except (SyntaxError, ValueError) as error:
                 raise ValueError(f"a transcript must be a list, got {value!r:.60}") from error
     return [(float(start), float(stop), str(text)) for start, stop, text in value]
 

@@ -21,7 +21,7 @@ def parse_moment(value: Any) -> float:
             seconds = seconds * 60 + float(part)
     except ValueError:
         raise ValueError(f"a time stamp must be a number or hh:mm:ss, got {value!r}") from None
-    if not (math.isfinite(seconds) and seconds >= 0) or any(float(part) < 0 for part in parts):
+    if not (math.isfinite(seconds) and seconds >= 0) or any("-" in str(part) for part in parts):
         raise ValueError(f"a time stamp must be finite and at least 0, got {value!r}")
     return seconds
 

@@ -7,7 +7,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,7 @@ def _options(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):  # a CSV holds a Python literal
         try:
             value = ast.literal_eval(value)
-        except SyntaxError as error:
+        except (SyntaxError, ValueError) as error:
             raise ValueError(f"options must be a list, got {value!r}") from error
     if not isinstance(value, list) or len(value) < 2 or not all(isinstance(o, str) for o in value):
         raise ValueError(f"options must be a list of at least two texts, got {value!r}")
@@ -228,8 +228,6 @@ def _kind(task: str) -> str:
 
 
 def _fixed(row: Row, number: int, where: str, out: Collector, as_published: bool) -> Row:
-    from dataclasses import replace
-
     row = replace(row, number=number)
     if row.task not in TASKS:
         out.note(NOTE, where, f"task {row.task!r} is in no table; it counts in none of the groups")
