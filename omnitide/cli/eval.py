@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from omnitide.evaluation.dataset import Dataset, Reading
 from omnitide.evaluation.judge import Judge
 from omnitide.evaluation.judging import judge_all
 from omnitide.evaluation.machine import backend_name, machine_facts
+from omnitide.evaluation.manifest import NAME as MANIFEST
 from omnitide.evaluation.manifest import Manifest, options_dict
 from omnitide.evaluation.pool import InlinePool, LoadPlan, Pool
 from omnitide.evaluation.problem import LEFT_OUT, counted
 from omnitide.evaluation.processes import ProcessPool
-from omnitide.evaluation.ray_pool import RayPool
+from omnitide.evaluation.ray_pool import RayPool, check_ray
 from omnitide.evaluation.registry import make_benchmark
 from omnitide.evaluation.report import write_predictions, write_summary
 from omnitide.evaluation.results import read_results
@@ -99,11 +100,13 @@ def read_eval(options: argparse.Namespace, name: str) -> EvalRequest:
     """
     if options.workers < 1:
         raise ConfigError(f"[eval] --workers must be at least 1, got {options.workers}")
+    if options.ray is not None:
+        check_ray(options.ray_gpus)
     names = [flag.removeprefix("--").replace("-", "_") for flag, _, _ in KEPT]
     kept = {key: getattr(options, key) for key in names if getattr(options, key) is not None}
     settings = sweep(
-        parse_policies(options.policy or "omnipick"),
-        parse_watermarks(options.watermarks or WATERMARKS),
+        parse_policies("omnipick" if options.policy is None else options.policy),
+        parse_watermarks(WATERMARKS if options.watermarks is None else options.watermarks),
         options.layout,
         kept,
     )
@@ -112,10 +115,12 @@ def read_eval(options: argparse.Namespace, name: str) -> EvalRequest:
         sampling=SamplingConfig(options.temperature, seed=options.seed),
         system_prompt=options.system_prompt,
     )
+    folder = Path(options.out or f"omnitide-{name}")
+    _check_against(options.against, settings, folder)
     return EvalRequest(
         settings=settings,
         plan=LoadPlan(options.model, options.backend, options.dtype, run),
-        folder=Path(options.out or f"omnitide-{name}"),
+        folder=folder,
         workers=options.workers,
         ray=options.ray,
         ray_gpus=options.ray_gpus,
@@ -226,6 +231,17 @@ def _manifest(
         },
         problems=[problem.as_dict() for problem in dataset.problems],
     )
+
+
+def _check_against(against: str | None, settings: Sequence[Setting], folder: Path) -> None:
+    """Refuse a setting that will not be there, before hours are spent."""
+    names = [setting.name for setting in settings]
+    if against is None or against in names:
+        return
+    if (folder / MANIFEST).is_file():
+        names += read_results(folder).settings
+    if against not in names:
+        raise ConfigError(f"[eval] --against must be one of {'; '.join(names)}; got {against!r}")
 
 
 def _pool_maker(request: EvalRequest, plan: LoadPlan) -> Callable[[], Pool]:

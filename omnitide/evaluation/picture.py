@@ -1,6 +1,6 @@
 """The paper's figures 13 and 14 from results: quality against time, and against watermarks.
 
-Needs matplotlib. Settings are told apart by marks as well as by colour.
+Needs matplotlib. A colour is a policy; marks tell watermarks apart in figure 13, policies in 14.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from omnitide.errors import ConfigError
 from omnitide.evaluation.bootstrap import Estimate
-from omnitide.evaluation.score import Score
+from omnitide.evaluation.score import PERCENT, Score
 from omnitide.evaluation.summary import SESSION, Summary
 
 COLOURS = ("#c2410c", "#2563eb", "#6a2c91", "#0f766e", "#d1850a", "#111111", "#64748b")
@@ -39,7 +39,11 @@ def draw_time(summaries: Sequence[Summary], score: str | None = None) -> Figure:
     figure, panels = _panels(summaries)
     for axes, summary in zip(panels, summaries, strict=True):
         what = _score(summary, score)
-        for name, colour, mark in _styles(summary.settings):
+        policies = list(dict.fromkeys(_line_name(summary, name) for name in summary.settings))
+        pairs = list(dict.fromkeys(_pair(summary, name) for name in summary.settings))
+        for name in summary.settings:
+            colour = COLOURS[policies.index(_line_name(summary, name)) % len(COLOURS)]
+            mark = MARKS[pairs.index(_pair(summary, name)) % len(MARKS)]
             time, quality = summary.estimates[name][TIME], summary.estimates[name][what.name]
             if time.value is None or quality.value is None:
                 continue
@@ -62,7 +66,7 @@ def draw_time(summaries: Sequence[Summary], score: str | None = None) -> Figure:
         if not what.lower_is_better:
             axes.invert_yaxis()
         axes.set_xlabel("mean stream-loop time of a session, s")
-        axes.set_ylabel(what.name)
+        axes.set_ylabel(_axis_name(what))
         axes.legend(fontsize=7)
     figure.suptitle("Quality against session time; lower left is better", fontsize=10)
     return figure
@@ -106,7 +110,7 @@ def draw_watermarks(summaries: Sequence[Summary], score: str | None = None) -> F
         labels = [f"{pair[0]:,}/{pair[1]:,}" for pair in pairs if pair is not None]
         axes.set_xticks(range(len(pairs)), labels, fontsize=7)
         axes.set_xlabel("high/low watermark, tokens")
-        axes.set_ylabel(what.name)
+        axes.set_ylabel(_axis_name(what))
         axes.legend(fontsize=7)
     figure.suptitle("Watermark sensitivity", fontsize=10)
     return figure
@@ -137,6 +141,10 @@ def _score(summary: Summary, name: str | None) -> Score:
     if not scores:
         raise ConfigError(f"[eval] the results of {summary.benchmark} have no score to draw")
     return next((score for score in scores if score.head), scores[0])
+
+
+def _axis_name(what: Score) -> str:
+    return f"{what.name}, %" if what.scale == PERCENT else what.name
 
 
 def _styles(names: Sequence[str]) -> list[tuple[str, str, str]]:

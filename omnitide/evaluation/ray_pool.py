@@ -12,6 +12,21 @@ from omnitide.evaluation.pool import Job, LoadPlan, Worker
 from omnitide.evaluation.record import Record
 
 
+def check_ray(gpus: float) -> Any:
+    """The module of Ray.
+
+    Raises:
+        ConfigError: It is missing, or a count of GPUs that is none.
+    """
+    if not gpus >= 0:
+        raise ConfigError(f"[eval] --ray-gpus must be at least 0, got {gpus:g}")
+    try:
+        import ray
+    except ImportError as missing:
+        raise ConfigError("[eval] --ray needs Ray; pip install 'omnitide[ray]'") from missing
+    return ray
+
+
 class RemoteWorker:
     """What an actor holds. Errors are values here: Ray would wrap what is raised."""
 
@@ -45,13 +60,7 @@ class RayPool:
         """
         if workers < 1:
             raise ConfigError(f"[eval] --workers must be at least 1, got {workers}")
-        if gpus < 0:
-            raise ConfigError(f"[eval] --ray-gpus must be at least 0, got {gpus:g}")
-        try:
-            import ray
-        except ImportError as missing:
-            raise ConfigError("[eval] --ray needs Ray; pip install 'omnitide[ray]'") from missing
-        self._ray: Any = ray
+        ray = self._ray = check_ray(gpus)
         self._started = not ray.is_initialized()
         if self._started:
             try:

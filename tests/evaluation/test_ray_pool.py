@@ -17,6 +17,13 @@ from omnitide.evaluation.pool import Job, LoadPlan
 from omnitide.evaluation.ray_pool import RayPool
 
 
+class Reference:
+    """A call that was submitted."""
+
+    def __init__(self, bound: Callable[..., Any], given: tuple[Any, ...]) -> None:
+        self.bound, self.given = bound, given
+
+
 class StandIn(ModuleType):
     """What `ray_pool` uses of Ray, at once and in this process; the last call submitted is ready
     first."""
@@ -47,7 +54,7 @@ class StandIn(ModuleType):
                 self.bound = bound
 
             def remote(self, *given: Any) -> Any:
-                return (self, self.bound, given)
+                return Reference(self.bound, given)
 
         class Handle:
             def __init__(self, made: Any) -> None:
@@ -71,8 +78,7 @@ class StandIn(ModuleType):
     def get(self, reference: Any) -> Any:
         if self.die:
             raise self.exceptions.RayError("the actor died")
-        _, bound, given = reference
-        return bound(*given)
+        return reference.bound(*reference.given)
 
     def kill(self, actor: Any) -> None:
         self.log.append("kill")
