@@ -67,7 +67,7 @@ def draw_time(summaries: Sequence[Summary], score: str | None = None) -> Figure:
             axes.invert_yaxis()
         axes.set_xlabel("mean stream-loop time of a session, s")
         axes.set_ylabel(_axis_name(what))
-        axes.legend(fontsize=7)
+        _legend(axes)
     figure.suptitle("Quality against session time; lower left is better", fontsize=10)
     return figure
 
@@ -111,14 +111,14 @@ def draw_watermarks(summaries: Sequence[Summary], score: str | None = None) -> F
         axes.set_xticks(range(len(pairs)), labels, fontsize=7)
         axes.set_xlabel("high/low watermark, tokens")
         axes.set_ylabel(_axis_name(what))
-        axes.legend(fontsize=7)
+        _legend(axes)
     figure.suptitle("Watermark sensitivity", fontsize=10)
     return figure
 
 
 def _panels(summaries: Sequence[Summary]) -> tuple[Figure, list[Any]]:
     figure = Figure(
-        figsize=(4.6 * len(summaries) + 0.4, 3.8),
+        figsize=(4.8 * len(summaries) + 0.4, 4.4),
         layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08),
     )
     panels = list(figure.subplots(1, len(summaries), squeeze=False)[0])
@@ -141,6 +141,11 @@ def _score(summary: Summary, name: str | None) -> Score:
     if not scores:
         raise ConfigError(f"[eval] the results of {summary.benchmark} have no score to draw")
     return next((score for score in scores if score.head), scores[0])
+
+
+def _legend(axes: Any) -> None:
+    """Below the picture, where it hides nothing."""
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
 
 
 def _axis_name(what: Score) -> str:

@@ -81,7 +81,7 @@ def evaluate(scores: Sequence[Score], sums: Values, counts: Values) -> Values:
         ConfigError: A score is the mean of one that does not come before it.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        values = np.where(counts > 0, sums / counts, np.nan)
+        values: Values = np.where(counts > 0, sums / counts, np.nan)
     values = values * np.array([score.scale for score in scores])
     index = {score.name: i for i, score in enumerate(scores)}
     for i, score in enumerate(scores):

@@ -69,9 +69,9 @@ class StreamingBench:
         for film, rows in films.items():
             rows = [replace(row, number=number) for number, row in enumerate(rows)]
             _note_doubles(film, rows, out)
-            path = out.film(film, len(rows), rows[0].path, rows[0].film)
-            if path is not None:
-                items += _items(film, path, rows, reading, out)
+            found = out.film(film, len(rows), rows[0].path, rows[0].film)
+            if found is not None:
+                items += _items(film, found, rows, reading)
         return Dataset(tuple(items), tuple(out.problems))
 
     def marks(self, item: Item, record: Record) -> list[Mark]:
@@ -139,9 +139,7 @@ def _note_doubles(film: str, rows: Sequence[Row], out: Collector) -> None:
         out.note(NOTE, film, "questions are not in the order of their moments; sorted")
 
 
-def _items(
-    film: str, path: str, rows: Sequence[Row], reading: Reading, out: Collector
-) -> list[Item]:
+def _items(film: str, path: str, rows: Sequence[Row], reading: Reading) -> list[Item]:
     sound = reading.sound is not False
     tags = {"path": rows[0].path}
     items = []
