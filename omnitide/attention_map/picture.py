@@ -68,12 +68,12 @@ def draw(
         fontsize=10,
     )
     every = figure.subplots(rows, min(len(panels), ABREAST), squeeze=False).ravel()
-    image = None
-    for axes, (title, mean) in zip(every, panels, strict=False):
-        image = _panel(axes, title, mean, watch)
+    images = [
+        _panel(axes, title, mean, watch) for axes, (title, mean) in zip(every, panels, strict=False)
+    ]
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    figure.colorbar(image, ax=list(every), shrink=0.6, label="share of a query's attention")
+    figure.colorbar(images[0], ax=list(every), shrink=0.6, label="share of a query's attention")
     kinds = [Patch(facecolor=COLOURS[kind], label=NAMES[kind]) for kind in CONTENTS]
     figure.legend(handles=kinds, loc="outside lower left", ncols=len(kinds))
     return figure
@@ -145,7 +145,8 @@ def contents_of(classes: NDArray[np.uint8], size: int) -> NDArray[np.int64]:
     kinds[classes == BOUNDARY] = CONTENTS.index(Content.BOUNDARY)
     counts = np.zeros((-(-len(classes) // size), len(CONTENTS)), np.int64)
     np.add.at(counts, (np.arange(len(classes)) // size, kinds), 1)
-    return counts.argmax(axis=1)
+    commonest: NDArray[np.int64] = counts.argmax(axis=1)
+    return commonest
 
 
 def _strips(axes: Axes, kinds: NDArray[np.int64], extent: tuple[float, ...]) -> None:

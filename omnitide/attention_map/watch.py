@@ -125,7 +125,8 @@ class PassWatch:
     def distances(self) -> NDArray[np.int64]:
         """Units between each cell and the queries, shape (stop,)."""
         units = self.history.cells["unit"][: self.stop].astype(np.int64)
-        return units[-1] - units
+        back: NDArray[np.int64] = units[-1] - units
+        return back
 
     @cached_property
     def chosen(self) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from omnitide.harness.part import Part
 from omnitide.harness.talker import Reply, Talker, read_generation
 
 
-class OmniTide(lmms):
+class OmniTide(lmms):  # type: ignore[misc]  # untyped here
     """A chat model that sees films, pictures and sound."""
 
     is_simple = False

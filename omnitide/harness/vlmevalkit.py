@@ -14,7 +14,7 @@ from vlmeval.vlm.base import BaseModel
 from omnitide.harness.talker import Generation, Talker, parts_of
 
 
-class OmniTide(BaseModel):
+class OmniTide(BaseModel):  # type: ignore[misc]  # untyped here
     """A model that takes text, images and film files; sound comes from the films.
 
     It names no `fps` and no `nframe`: a film is cut as the talker's options say, whatever a data

@@ -53,7 +53,8 @@ def beeps(count: int) -> Samples:
     time = np.arange(round(count * BEEP_EVERY * SAMPLE_RATE)) / SAMPLE_RATE
     part = time % BEEP_EVERY
     fade = np.clip(np.minimum(part, BEEP_SECONDS - part) * 100, 0, 1)
-    return (0.4 * fade * np.sin(math.tau * BEEP_HERTZ * part)).astype(np.float32)
+    samples: Samples = (0.4 * fade * np.sin(math.tau * BEEP_HERTZ * part)).astype(np.float32)
+    return samples
 
 
 @lru_cache(maxsize=64)
