@@ -152,7 +152,11 @@ def follow(
         OmnitideError: Nothing could be begun, or a worker met what ends the run.
     """
     folder = default_checkpoint() if request.plan.model is None else resolve(request.plan.model)
-    plan = replace(request.plan, model=str(folder)) if request.plan.model else request.plan
+    plan = request.plan
+    if plan.model is not None and (request.ray is None or Path(plan.model).is_dir()):
+        plan = replace(
+            plan, model=str(folder.absolute())
+        )  # on a cluster, a name is looked up there
     trained = bool(read_config(folder).get("trained", True))
     manifest = _manifest(request, benchmark, dataset, chosen, reading, folder, trained)
     if not trained:

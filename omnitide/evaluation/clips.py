@@ -23,7 +23,7 @@ class Clips:
         Raises:
             ConfigError: There is no such folder, or it can't be read.
         """
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # workers may run elsewhere
         if not self.folder.is_dir():
             raise ConfigError(f"[eval] --videos must be a folder, there is none at {folder}")
         self._by_name: dict[str, Path] = {}

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omnitide.errors import ConfigError
 from omnitide.evaluation.benchmark import question_key
 from omnitide.evaluation.choices import LETTERS, named_letter
 from omnitide.evaluation.clips import Clips
@@ -63,7 +64,9 @@ class OVOBench:
         probes: list[Probe] = []
         for path in find_files(reading.data, (FILE,), f"OVO-Bench's {FILE}"):
             content = read_json_file(path)
-            records = content if isinstance(content, list) else []
+            if not isinstance(content, list):
+                raise ConfigError(f"[eval] {path} must hold a list of records; take {FILE}")
+            records = content
             if len(records) != RECORDS and path.name == FILE:
                 out.note(COUNT, path.name, f"{len(records)} records, {RECORDS} were published")
             for index, record in enumerate(records):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -29,13 +30,18 @@ class ProcessPool:
         context = get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
-        for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, plan), daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        # Ctrl-C is this process's to handle: the others inherit that they never hear of it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for _ in range(workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=serve, args=(theirs, plan), daemon=True)
+                process.start()
+                theirs.close()
+                self._pipes.append(ours)
+                self._processes.append(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     @property
     def size(self) -> int:
@@ -88,16 +94,15 @@ class ProcessPool:
 
 
 def serve(pipe: Connection, plan: LoadPlan) -> None:
-    """What a process does: follow job after job until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """What a process does: follow job after job until the other end of the pipe is gone."""
     worker: Worker | None = None
-    while True:
-        try:
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
             job: Job = pipe.recv()
-        except EOFError:
-            return
-        try:
-            worker = worker or Worker(plan.load(), plan.options)
-            pipe.send(worker.run(job))
-        except OmnitideError as error:
-            pipe.send(error)
+            found: Record | OmnitideError
+            try:
+                worker = worker or Worker(plan.load(), plan.options)
+                found = worker.run(job)
+            except OmnitideError as error:
+                found = error
+            pipe.send(found)

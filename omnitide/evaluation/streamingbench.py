@@ -181,7 +181,7 @@ def _question(row: Row, context: str) -> Question:
         row.at,
         row.answer,
         row.task,
-        tags={"options": json.dumps(options), "stamp": row.stamp},
+        tags={"question": row.question, "options": json.dumps(options), "stamp": row.stamp},
     )
 
 
@@ -211,7 +211,7 @@ def _poll(row: Row) -> Poll:
         then=row.question,
         expected=row.output,
         task=PROACTIVE,
-        tags={"due": repr(row.due), "stamp": row.stamp},
+        tags={"question": row.question, "due": repr(row.due), "stamp": row.stamp},
     )
 
 
@@ -223,16 +223,15 @@ def _proactive(event: Poll, answer: Answer) -> dict[str, bool]:
 
 
 def _prediction(event: Question | Poll, answer: Answer | None) -> dict[str, object]:
-    row: dict[str, object] = {"task_type": event.task, "time_stamp": event.tags["stamp"]}
+    row: dict[str, object] = {"task_type": event.task, "question": event.tags["question"]}
+    row["time_stamp"] = event.tags["stamp"]
     if isinstance(event, Poll):
         row["ground_truth_time_stamp"] = clock(float(event.tags["due"]))
         row["ground_truth_output"] = event.expected
-        dialog = [] if answer is None or answer.asked is None else [_turn(answer)]
-        return {**row, "omnitide": {"dialog_history": dialog}}
+        reply = Answer(event.id, None) if answer is None else answer
+        time = event.until if reply.asked is None else reply.asked  # polled until then, in vain
+        turn = {"role": "assistant", "content": reply.text, "time": time, "cost": reply.seconds}
+        return {**row, "omnitide": {"answer": reply.text, "dialog_history": [turn]}}
     row["answer"] = event.expected
     row["options"] = json.loads(event.tags["options"])
     return {**row, "omnitide": None if answer is None else answer.text}
-
-
-def _turn(answer: Answer) -> dict[str, object]:
-    return {"time": answer.asked, "content": answer.text, "cost": answer.seconds}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from omnitide.errors import ConfigError
 from omnitide.evaluation.bootstrap import estimates
 from omnitide.evaluation.dataset import Dataset, Reading
 from omnitide.evaluation.film import Film
@@ -95,6 +96,11 @@ def test_malformed_records_are_listed(
     whats = [p.what for p in found.problems if p.kind == "malformed row"]
     assert len(whats) == 3
     assert reason in whats[0]
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, films: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match="must hold a list of records"):
+        read(tmp_path, films("x.mp4"), {"a": 1})  # type: ignore[arg-type]
 
 
 def test_an_id_that_stands_twice_is_taken_once(tmp_path: Path, films: Callable[..., Path]) -> None:

@@ -228,24 +228,33 @@ def test_marks_are_those_of_the_replies(
         }
 
 
-def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
-    start: Callable[..., Any], call: Callable[..., Any], small: tuple[Any, ...], tmp_path: Path
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_program_that_is_stopped_goes_on_with_the_same_command(
+    start: Callable[..., Any],
+    call: Callable[..., Any],
+    small: tuple[Any, ...],
+    tmp_path: Path,
+    how: signal.Signals,
+    workers: int,
 ) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
-    process = start(*small, *SWEEP, "--out", out)
+    process = start(*small, *SWEEP, "--out", out, "--workers", workers)
     journal = out / "items.jsonl"
     deadline = time.monotonic() + 60
     while not (journal.is_file() and journal.read_bytes().count(b"\n") >= 2):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     _, err = process.communicate(timeout=60)
-    assert process.returncode in (130, 0)  # 0 if it was done before the signal came
+    # 0 if it was done before the signal came
+    assert process.returncode in (130 if how == signal.SIGINT else -how, 0)
     assert "Traceback" not in err
     if process.returncode == 130:
         assert "interrupted; run the same command again to go on" in err
-    before = journal.read_bytes()
+    data = journal.read_bytes()
+    before = data[: data.rfind(b"\n") + 1]
     assert call(*small, *SWEEP, "--out", out).code == 0
     assert journal.read_bytes().startswith(before)
     assert call(*small, *SWEEP, "--out", whole).code == 0
@@ -280,6 +289,27 @@ def test_a_worker_that_is_killed_ends_the_run_and_loses_nothing(
     assert call(*small, *SWEEP, "--out", out, "--workers", 2).code == 0
     assert len(lines_of(out)) == 6
     assert all(line in said(out) for line in kept)
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_a_worker_warms_up_once_where_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, accelerated: bool
+) -> None:
+    from types import SimpleNamespace
+
+    from omnitide.evaluation import pool as pool_module
+    from omnitide.evaluation.runner import Runner, RunOptions
+
+    log: list[str] = []
+    facts = SimpleNamespace(accelerated=accelerated)
+    monkeypatch.setattr(pool_module, "describe_backend", lambda name: facts)
+    monkeypatch.setattr(Runner, "warm_up", lambda self, item, setting: log.append("warm up"))
+    monkeypatch.setattr(Runner, "run", lambda self, item, setting: log.append(item.id))
+    model: Any = SimpleNamespace(backend=SimpleNamespace(name="any"))
+    worker = pool_module.Worker(model, RunOptions())
+    for item in items(2):
+        worker.run(Job(item, SETTINGS[0]))
+    assert log == [*(["warm up"] if accelerated else []), "c0/0", "c0/1"]
 
 
 def test_an_error_of_loading_comes_from_a_worker_as_itself(tmp_path: Path) -> None:

@@ -167,6 +167,14 @@ def test_watched_ranges_tell_what_is_kept(runner: Runner, film: Path) -> None:
     assert cut.tokens_kept < cut.tokens_seen == full.tokens_seen == full.tokens_kept
 
 
+def test_warming_up_leaves_nothing_behind(runner: Runner, film: Path) -> None:
+    item = Item("x", "x", Film(str(film)), (Question("q", "What?", 5.0, max_tokens=4),))
+    before = runner.run(item, TIGHT)
+    runner.warm_up(item, TIGHT)
+    runner.warm_up(Item("y", "y", Film("nowhere.mp4"), item.events), TIGHT)
+    assert runner.run(item, TIGHT).answers[0].text == before.answers[0].text
+
+
 def test_a_long_prompt_fits_whatever_the_units_are(runner: Runner, film: Path) -> None:
     events = (Question("q", "word " * 400, None, max_tokens=1), Note("text " * 300, 2.0))
     record = runner.run(Item("x", "x", Film(str(film)), events), TIGHT)

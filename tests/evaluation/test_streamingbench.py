@@ -329,7 +329,9 @@ def test_proactive_answers_must_come_within_two_seconds(
 def question(name: str, task: str, expected: str | None = "B") -> Question:
     return Question(
         name, "?", 1.0, expected, task,
-        tags={"options": '["A. x", "B. y", "C. z", "D. w"]', "stamp": "00:00:01"},
+        tags={
+            "question": "?", "options": '["A. x", "B. y", "C. z", "D. w"]', "stamp": "00:00:01",
+        },
     )  # fmt: skip
 
 
@@ -404,3 +406,23 @@ def test_predictions_have_the_place_that_the_authors_scorer_reads(
     assert entry["video_path"] == "./videos/a.mp4"
     assert entry["questions"][0]["omnitide"] == "B. y"
     assert entry["questions"][0]["answer"] == "B"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply", "time", "content"), [(29.0, "3", 29.0, "3"), (None, None, 33.0, "")]
+)
+def test_predictions_of_polls_end_with_the_last_turn(
+    streaming: Any,
+    films: Callable[..., Path],
+    asked: float | None,
+    reply: str | None,
+    time: float,
+    content: str,
+) -> None:
+    item = proactive(streaming, films("a.mp4"), "stream")
+    found = Record(item.id, item.clip, "full", (Answer("0", reply, asked),))
+    (entry,) = json.loads(BENCH.predictions([(item, found)])["streamingbench.json"])
+    (question,) = entry["questions"]
+    last = question["omnitide"]["dialog_history"][-1]
+    assert (last["time"], last["content"]) == (time, content)
+    assert question["ground_truth_time_stamp"] == "0:00:29"
