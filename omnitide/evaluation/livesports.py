@@ -8,36 +8,33 @@ with sound are marked as leaky.
 
 from __future__ import annotations
 
-import ast
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from omnitide.errors import ConfigError, reason_of
+from omnitide.errors import ConfigError
 from omnitide.evaluation.benchmark import question_key
 from omnitide.evaluation.clips import Clips
-from omnitide.evaluation.dataset import Collector, Dataset, Reading, find_files, read_json_file
-from omnitide.evaluation.film import Film
+from omnitide.evaluation.dataset import Collector, Dataset, Reading, find_files
 from omnitide.evaluation.item import Item, Question
 from omnitide.evaluation.judgement import JudgeUnit
+from omnitide.evaluation.livesports_rows import (
+    FILE,
+    TASK,
+    Spoken,
+    event_item,
+    event_rows,
+    transcript,
+)
 from omnitide.evaluation.mark import Mark
-from omnitide.evaluation.moment import parse_moment
 from omnitide.evaluation.problem import COUNT, MALFORMED, NOTE, Problem
 from omnitide.evaluation.record import Record
 from omnitide.evaluation.rubrics import ALIGNMENT, WIN, alignment_prompt, pair_prompt
 from omnitide.evaluation.score import Score
 from omnitide.evaluation.words import chrf, repetition, rouge_l, words_of
 
-FIRST_TURN = 3.0
-MAX_TOKENS = 32
-FILE = "LiveSports-3K-CC.json"
 EVENTS = 1702
-TASK = "commentary"
-LEAKY = "commentary, sound leaks"
 
 PLAIN = {
     "rouge-l": ("ROUGE-L", 100.0),
@@ -47,8 +44,6 @@ PLAIN = {
     "repetition": ("repetition", 100.0),
 }
 """Judge-free metrics with their names and scales."""
-
-Spoken = list[tuple[float, float, str]]
 
 
 class LiveSports:
@@ -70,12 +65,12 @@ class LiveSports:
         sound = reading.sound is True
         items: dict[str, Item] = {}
         for path in find_files(reading.data, (FILE,), f"LiveSports-3K's {FILE}"):
-            rows = _rows(path)
+            rows = event_rows(path)
             if len(rows) != EVENTS and path.name == FILE:
                 out.note(COUNT, path.name, f"{len(rows)} events, {EVENTS} were published")
             for index, row in enumerate(rows):
                 where = f"{path.name} event {index}"
-                item = out.row(where, lambda r=row, w=where: _item(r, sound, w, out))  # type: ignore[misc]
+                item = out.row(where, lambda r=row, w=where: event_item(r, sound, w, out))  # type: ignore[misc]
                 if item is not None and item.id in items:
                     what = f"{item.id} stands twice; the first is taken"
                     out.problems.append(Problem(MALFORMED, where, what, 1))
@@ -151,90 +146,8 @@ def _words(turn: str) -> str:
     return re.sub(r"[\s.\u2026]*(\.\.\.|\u2026)[\s.\u2026]*$", "", turn.strip()).strip()
 
 
-def _rows(path: Path) -> list[Any]:
-    """Events of a JSON list, of JSON lines or of a CSV."""
-    if path.suffix.lower() == ".json":
-        content = read_json_file(path)
-        if not isinstance(content, list):
-            raise ConfigError(f"[eval] {path} must hold a list of events; take {FILE}")
-        return content
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"[eval] can't read {path}: {reason_of(error)}") from error
-    if path.suffix.lower() == ".csv":
-        return list(csv.DictReader(io.StringIO(text)))
-    rows: list[Any] = []
-    for line in filter(str.strip, text.splitlines()):
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            rows.append(line)  # no object: a malformed row
-    return rows
-
-
-def _item(row: Any, sound: bool, where: str, out: Collector) -> Item | None:
-    if not isinstance(row, dict):
-        raise ValueError("must be an object")
-    video, event = str(row["video_id"]).strip(), str(row["event_id"]).strip()
-    begin, end = parse_moment(row["begin"]), parse_moment(row["end"])
-    if not end > begin:
-        raise ValueError(f"end must lie behind begin, got {begin:g} to {end:g}")
-    spoken = _transcript(row.get("event_asr"))
-    reference = str(row.get("event_asr_text") or " ".join(t for _, _, t in spoken))
-    before = str(
-        row.get("preasr_text") or " ".join(t for _, _, t in _transcript(row.get("preasr")))
-    )
-    title = str(row.get("event_title") or row.get("video_title") or "")
-    if not reference.strip():
-        raise ValueError("has no commentary to compare with")
-    path = out.film(where, 1, str(row.get("video") or f"{video}.mp4"), video)
-    if path is None:
-        return None
-    task = LEAKY if sound else TASK
-    tags = {"video": video, "event": event, "begin": repr(begin), "end": repr(end)}
-    tags |= {"reference": reference, "spoken": json.dumps(spoken)}
-    questions = _turns(begin, end, title, before, task)
-    return Item(f"{video}_{event}", video, Film(path, begin, end, sound), questions, tags)
-
-
-def _turns(begin: float, end: float, title: str, before: str, task: str) -> tuple[Question, ...]:
-    """A turn every second, from three seconds on; one at the end of a shorter event."""
-    first = min(begin + FIRST_TURN, end)
-    moments = [first]
-    while moments[-1] + 1.0 <= end:
-        moments.append(moments[-1] + 1.0)
-    intro = (
-        "You are an expert commentator of sports videos. Comment on this event live: vivid, "
-        "insightful, a few words a turn, and only on what is new. Say ... where there is nothing "
-        f"to say.{f' The event: {title}.' if title else ''}"
-        f"{f' What was said before: {before}' if before.strip() else ''}\nTime={begin:.1f}-"
-        f"{first:.1f}s. Go on commenting."
-    )
-    turns = [Question("0", intro, first, None, task, MAX_TOKENS)]
-    for index, at in enumerate(moments[1:], 1):
-        prompt = f"Time={at - 1:.1f}-{at:.1f}s"
-        turns.append(Question(str(index), prompt, at, None, task, MAX_TOKENS))
-    return tuple(turns)
-
-
-def _transcript(value: Any) -> Spoken:
-    """`[[start, stop, text], ...]`, also as a string of JSON or of Python."""
-    if value is None or value == "":
-        return []
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            try:
-                value = ast.literal_eval(value)
-            except (SyntaxError, ValueError) as error:
-                raise ValueError(f"a transcript must be a list, got {value!r:.60}") from error
-    return [(float(start), float(stop), str(text)) for start, stop, text in value]
-
-
 def _spoken(item: Item) -> Spoken:
-    return _transcript(item.tags["spoken"])
+    return transcript(item.tags["spoken"])
 
 
 def _speech_f1(item: Item, record: Record, spoken: Spoken) -> float:
@@ -263,7 +176,7 @@ def _speech_f1(item: Item, record: Record, spoken: Spoken) -> float:
 
 def _read_baseline(path: Path) -> dict[str, str]:
     found = {}
-    for index, row in enumerate(_rows(path)):
+    for index, row in enumerate(event_rows(path)):
         try:
             found[f"{row['video_id']}_{row['event_id']}"] = str(row["pred"])
         except (KeyError, TypeError) as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from omnitide.errors import ConfigError
 from omnitide.evaluation.bootstrap import DRAWS, Estimate, differences, estimates
+from omnitide.evaluation.coverage import Coverage, coverage_of
 from omnitide.evaluation.judging import hash_of
 from omnitide.evaluation.mark import Mark
 from omnitide.evaluation.problem import LEFT_OUT
@@ -35,31 +36,6 @@ AGREEMENT_SCORES = (
     Score("agreement with reference (ROUGE-L)", "rouge-l", (AGREEMENT,)),
     Score("equal replies", "equal", (AGREEMENT,)),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What was run and what was not, under a setting.
-
-    Attributes:
-        items, failed: Items followed, and those of them that failed.
-        errors: Why, by item.
-        answers, empty: Replies, and those without a word.
-        past_end: Questions whose moment lay behind the end of their clip.
-        damaged: Items whose clip was damaged in places.
-        units, judged, unavailable: For a judge, and what came of it.
-    """
-
-    items: int
-    failed: int
-    errors: dict[str, str]
-    answers: int
-    empty: int
-    past_end: int
-    damaged: int
-    units: int
-    judged: int
-    unavailable: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +147,7 @@ def summarise(
         facts=facts,
         estimates={n: {k: e for k, e in of.items() if k in names} for n, of in found.items()},
         differences=pairs,
-        coverage={name: _coverage(results.of(name), judged.get(name)) for name in settings},
+        coverage={name: coverage_of(results.of(name), judged.get(name)) for name in settings},
         judges=tuple(sorted({j.judge for j in results.judgements})),
         flips=_flips(marks),
     )
@@ -264,27 +240,6 @@ def _agreement(result: Result, other: Result) -> list[Mark]:
             marks.append(Mark(key, AGREEMENT, "rouge-l", alike))
             marks.append(Mark(key, AGREEMENT, "equal", float(answer.text == said)))
     return marks
-
-
-def _coverage(
-    results: Sequence[Result], judged: Mapping[tuple[str, str], tuple[Mark, ...]] | None
-) -> Coverage:
-    records = [result.record for result in results]
-    answers = [answer for record in records for answer in record.answers]
-    units = [unit for result in results for unit in result.units]
-    said = [(judged or {}).get((unit.question, hash_of(unit))) for unit in units]
-    return Coverage(
-        items=len(records),
-        failed=sum(record.error is not None for record in records),
-        errors={r.item: r.error for r in records if r.error is not None},
-        answers=len(answers),
-        empty=sum(not answer.text.strip() for answer in answers),
-        past_end=sum(answer.past_end for answer in answers),
-        damaged=sum(record.damage is not None for record in records),
-        units=len(units),
-        judged=sum(bool(marks) for marks in said),
-        unavailable=sum(marks == () for marks in said),
-    )
 
 
 def _flips(marks: Mapping[str, Mapping[str, Sequence[Mark]]]) -> float | None:

@@ -399,3 +399,62 @@ def test_flips_of_comparisons_are_counted(tmp_path: Path) -> None:
         Results(tmp_path, results.manifest, tuple(changed)), StreamingBench().scores, draws=10
     )
     assert found.flips == 0.5
+
+
+EVENT = {
+    "video_id": "abcdefghijk", "event_id": 3, "begin": 1.3, "end": 6.4, "video": "abcdefghijk.mp4",
+    "event_title": "A putt", "event_asr": '[[1.5, 2.5, "he putts"]]',
+    "event_asr_text": "he putts", "preasr": "", "preasr_text": "so far " * 200,
+}  # fmt: skip
+PROBE = {
+    "id": 7, "task": "EPM", "video": "x.mp4", "realtime": 5, "question": "Where?",
+    "options": ["here", "there"], "gt": 0,
+}  # fmt: skip
+PROACTIVE = {
+    "task_type": "Proactive Output", "question": 'When it turns, output "3".',
+    "time_stamp": "00:00:02", "ground_truth_time_stamp": "00:00:04", "ground_truth_output": "3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "films_", "more", "metrics"),
+    [
+        ("livesports", "LiveSports-3K-CC.json", [EVENT], ["abcdefghijk.mp4"], (),
+         {"rouge-l", "chrf", "speech-f1", "words", "repetition"}),
+        ("livesports", "LiveSports-3K-CC.json", [EVENT], ["abcdefghijk.mp4"], ("--audio", "on"),
+         {"rouge-l", "chrf", "speech-f1", "words", "repetition"}),
+        ("ovobench", "ovo_bench_new.json", [PROBE], ["x.mp4"], (), {"official", "robust"}),
+        ("ovobench", "ovo_bench_new.json", [PROBE], ["7.mp4"], ("--protocol", "official"),
+         {"official", "robust"}),
+        ("streamingbench", "questions_proactive.json",
+         [{"video_path": "x.mp4", "questions": [PROACTIVE]}], ["x.mp4"], (), {"time", "answer"}),
+        ("streamingbench", "questions_proactive.json",
+         [{"video_path": "x.mp4", "questions": [PROACTIVE]}], ["x.mp4"],
+         ("--protocol", "official", "--context", "all"), {"time", "answer"}),
+    ],
+)  # fmt: skip
+def test_every_benchmark_runs_from_its_files_to_its_scores(
+    call: Callable[..., Any],
+    films: Callable[..., Path],
+    tmp_path: Path,
+    name: str,
+    file: str,
+    content: Any,
+    films_: list[str],
+    more: tuple[str, ...],
+    metrics: set[str],
+) -> None:
+    (tmp_path / file).write_text(json.dumps(content))
+    out = tmp_path / "out"
+    done = call(
+        name, "--data", tmp_path, "--videos", films(*films_), "--out", out, "--json",
+        "--max-pixels", 3136, "--backend", "reference", "--watermarks", "200/150", *more,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    (line,) = [json.loads(text) for text in (out / "items.jsonl").read_text().splitlines()]
+    assert line["record"]["error"] is None
+    assert {metric for _, _, metric, _ in line["marks"]} == metrics
+    assert list((out / "predictions").rglob("*.json*"))
+    found = done.json()["settings"][0]
+    assert found["coverage"]["items"] == 1
+    assert len(found["scores"]) > len(metrics)

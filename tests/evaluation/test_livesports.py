@@ -21,7 +21,7 @@ BENCH = LiveSports()
 EVENT = {
     "video_id": "abcdefghijk", "url": "", "event_id": 3, "begin": 1.0, "end": 7.0,
     "event_type": 1, "video": "abcdefghijk.mp4", "class": "golf", "event_title": "The last putt",
-    "event_asr": '[[1.5, 2.5, "he putts"], [5.2, 5.8, "it drops"]]',
+    "event_asr": '[[1.5, 2.5, "he putts"], [5.2, 6.0, "it drops"]]',
     "event_asr_text": "he putts it drops",
     "preasr": "[[0.0, 0.9, 'quiet now']]", "preasr_text": "quiet now",
 }  # fmt: skip

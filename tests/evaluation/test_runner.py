@@ -14,8 +14,9 @@ from omnitide.backends import load_backend
 from omnitide.errors import ConfigError
 from omnitide.evaluation.film import Film
 from omnitide.evaluation.item import Item, Note, Poll, Question
+from omnitide.evaluation.item_run import moments
 from omnitide.evaluation.record import Record
-from omnitide.evaluation.runner import Runner, RunOptions, moments
+from omnitide.evaluation.runner import Runner, RunOptions
 from omnitide.evaluation.setting import Setting, parse_policies, parse_watermarks, sweep
 from omnitide.media.reader import open_media
 from omnitide.models import load_model

@@ -17,7 +17,8 @@ from omnitide.evaluation.film import Film
 from omnitide.evaluation.item import Item, Poll, Question
 from omnitide.evaluation.record import Answer, Record
 from omnitide.evaluation.streamingbench import StreamingBench
-from omnitide.evaluation.streamingbench_rows import repaired, task_name
+from omnitide.evaluation.streamingbench_fixes import repaired
+from omnitide.evaluation.streamingbench_rows import task_name
 
 BENCH = StreamingBench()
 
