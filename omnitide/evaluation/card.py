@@ -9,7 +9,7 @@ from omnitide.errors import ConfigError
 from omnitide.evaluation.manifest import Manifest
 from omnitide.evaluation.results import Results
 from omnitide.evaluation.summary import Summary, left_out
-from omnitide.evaluation.tables import aligned, markdown
+from omnitide.evaluation.tables import aligned, markdown, reading_words
 
 
 def write_card(parts: Sequence[tuple[Results, Summary]]) -> str:
@@ -68,7 +68,7 @@ def _settings(parts: Sequence[tuple[Results, Summary]]) -> Iterator[str]:
         stream = f"{media['fps']:g} fps, {media['chunk_seconds']:g} s a unit, at most "
         stream += f"{media['max_pixels']:,} pixels"
         how = f"temperature {sampling['temperature']:g}, seed {sampling['seed']}"
-        read = ", ".join(f"{k} {v}" for k, v in manifest.reading.items() if v not in (None, ""))
+        read = reading_words(manifest.reading)
         prompt = manifest.options["system_prompt"] or "the model's"
         names = "; ".join(summary.settings)
         rows.append([manifest.benchmark, names, stream, how, prompt, read])

@@ -45,6 +45,7 @@ class Summary:
     Attributes:
         benchmark, model: Names.
         trained: Whether the weights are trained.
+        reading: How the data were read: protocol, context and so on.
         reference: Setting that differences are taken against; None with a single setting.
         scores: In the order of the table; those without a mark are left out.
         settings: By the order of policies, then watermarks.
@@ -59,6 +60,7 @@ class Summary:
     benchmark: str
     model: str
     trained: bool
+    reading: dict[str, Any]
     reference: str | None
     scores: tuple[Score, ...]
     settings: tuple[str, ...]
@@ -75,6 +77,7 @@ class Summary:
             "benchmark": self.benchmark,
             "model": self.model,
             "trained": self.trained,
+            "reading": self.reading,
             "reference": self.reference,
             "interval": "95 % by bootstrap over clips",
             "judges": list(self.judges),
@@ -141,6 +144,7 @@ def summarise(
         benchmark=results.manifest.benchmark,
         model=results.manifest.model,
         trained=results.manifest.trained,
+        reading=results.manifest.reading,
         reference=reference if len(settings) > 1 else None,
         scores=kept,
         settings=settings,

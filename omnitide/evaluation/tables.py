@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omnitide.evaluation.bootstrap import Estimate
@@ -26,6 +26,10 @@ def _heading(summary: Summary) -> Iterator[str]:
     trained = "" if summary.trained else " (untrained: scores mean nothing)"
     yield f"# {summary.benchmark}: {summary.model}{trained}"
     yield ""
+    read = reading_words(summary.reading)
+    if read:
+        yield f"Read with {read}."
+        yield ""
 
 
 def _scores(summary: Summary, short: bool) -> Iterator[str]:
@@ -105,6 +109,14 @@ def _problems(problems: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"- {problem['where']}: {problem['what']}"
         if len(found) > LISTED:
             yield f"- and {len(found) - LISTED:,} more, see run.json"
+
+
+def reading_words(reading: Mapping[str, Any]) -> str:
+    """How data were read: every setting that is not empty, with its name."""
+    known = {key: value for key, value in reading.items() if value not in (None, "", False)}
+    if known.get("protocol") == "official":
+        known.setdefault("context", "all")
+    return ", ".join(f"{key} {value}" for key, value in known.items())
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from omnitide.evaluation.results import Result, Results
 from omnitide.evaluation.runner import MEDIA
 from omnitide.evaluation.streamingbench import StreamingBench
 from omnitide.evaluation.summary import Summary, summarise
-from omnitide.evaluation.tables import aligned, markdown
+from omnitide.evaluation.tables import aligned, markdown, reading_words
 
 
 @pytest.mark.parametrize(
@@ -273,6 +273,20 @@ def test_tables_hold_values_intervals_and_differences(tmp_path: Path) -> None:
     assert float(cells[2]) == pytest.approx(estimate.value, abs=0.05)
     assert float(cells[6]) == pytest.approx(less.value, abs=0.05)
     assert cells[4:6] == ["6", "6"]
+
+
+@pytest.mark.parametrize(
+    ("reading", "words"),
+    [
+        ({"protocol": "stream", "context": None, "track": "", "sound": None}, "protocol stream"),
+        ({"protocol": "official", "context": 60.0}, "protocol official, context 60.0"),
+        ({"protocol": "official", "context": None}, "protocol official, context all"),
+        ({"track": "dialogue", "as_published": True}, "track dialogue, as_published True"),
+        ({}, ""),
+    ],
+)
+def test_tables_say_how_the_data_were_read(reading: dict[str, Any], words: str) -> None:
+    assert reading_words(reading) == words
 
 
 def test_tables_escape_what_would_break_them() -> None:
