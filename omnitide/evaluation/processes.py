@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -30,7 +30,9 @@ class ProcessPool:
         context = get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
-        # Ctrl-C is this process's to handle: the others inherit that they never hear of it.
+        # Ctrl-C is this process's to handle: the others inherit that they never hear of it. The
+        # tracker is started before, for its start lets the signal through again.
+        resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(workers):

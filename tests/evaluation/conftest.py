@@ -91,6 +91,7 @@ def start(cache_home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                start_new_session=True,
             )
         )
         return started[-1]
