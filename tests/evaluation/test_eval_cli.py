@@ -142,6 +142,7 @@ def test_an_item_that_fails_is_told_and_is_in_no_score(
     assert "failed: sample_1_real under full: [media]" in done.out
     found = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert found["settings"][0]["scores"]["all"]["marks"] == 4
+    assert found["settings"][0]["scores"]["session, s"]["marks"] == 2
     films("again.mp4")
     (folder / "sample_1_real.mp4").unlink()
     (folder / "again.mp4").rename(folder / "sample_1_real.mp4")
