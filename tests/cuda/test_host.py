@@ -1,7 +1,7 @@
 """The host side of the whole backend, without a GPU: what it launches, in which order, with what.
 
 CuPy is replaced by NumPy and every kernel by a check of its arguments against the parameters in the
-kernel's text. Kernels compute nothing, so no value is compared here, but for what the host computes.
+kernel's text. Kernels compute nothing, so no value is compared here but for what the host computes.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ CASES = [
     ("digits", "48213", "48213 or 48214", False),
     ("digits", "48213", "148213", False),
     ("digits", "48213", "4821", False),
+    ("digits", "48213", "Of 1234567 I am not sure, but 48213 was it.", True),
     ("digits", "48213", "at 3 o'clock I saw 48213", True),
     ("typed", "48213", "Your pass code is 48,213.", True),
     ("shape", "red circle", "A red circle.", True),
