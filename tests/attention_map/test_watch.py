@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from omnitide import RetentionConfig, Session
 from omnitide.attention_map import watch as watching
 from omnitide.attention_map.watch import AttentionWatch
+from omnitide.backends import BackendInfo, describe_backends, load_backend
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit
+from omnitide.models import load_model
 from omnitide.units import Modality, Role, UnitKind
 
 Chunk = Callable[..., MediaChunk]
@@ -173,6 +175,27 @@ def test_pieces_change_nothing(
     np.testing.assert_allclose(cut.shares.even, whole.shares.even)
     np.testing.assert_allclose(cut.grid.sums, whole.grid.sums, atol=1e-4)
     assert (cut.grid.queries == whole.grid.queries).all()
+
+
+@pytest.mark.parametrize("info", [pytest.param(i, id=i.name) for i in describe_backends()])
+def test_every_backend_sees_the_same(
+    info: BackendInfo, watched: Open, chunk: Chunk, model: Any, tiny_checkpoint: Any
+) -> None:
+    if not info.available:
+        pytest.skip(f"{info.name} is not available: {info.note}")
+    session, wanted = watched(queries=20)
+    follow(session, chunk, chunks=2)
+    backend = load_backend(info.name, "float32")
+    other = backend.run(load_model, tiny_checkpoint(), backend, media=model.media)
+    session = Session(other, policy="full", max_tokens=12, largest_unit=100)
+    watch = session.cache.watcher = AttentionWatch(3, 2, 20, size=64)
+    session.append_media(chunk(0))
+    session.append_text("A note.")
+    session.append_media(chunk(1))
+    list(session.ask("What?", max_tokens=3))
+    scale = wanted.shares.received.max()
+    np.testing.assert_allclose(watch.shares.received, wanted.shares.received, atol=1e-4 * scale)
+    np.testing.assert_allclose(watch.grid.sums, wanted.grid.sums, atol=1e-3)
 
 
 def test_a_part_of_the_queries_is_spread_over_each_pass(watched: Open, chunk: Chunk) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as xml
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from omnitide.cli import attention_map as command
 from omnitide.media.clip import ClipSound, write_film
 
 Call = Callable[..., Any]
@@ -58,6 +59,24 @@ def test_what_was_seen_of_a_broken_film_is_shown(call: Call, tmp_path: Path) -> 
     assert result.json()["sizes"]["units"] == 2
     assert "sound broke off at 3.1 s" in result.json()["broken"]
     assert "sound broke off at 3.1 s" in result.err
+
+
+def test_an_interrupted_stream_is_shown_as_far_as_it_went(
+    call: Call, media: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow = command.follow
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        events = follow(*arguments)
+        yield next(events)
+        yield next(events)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "follow", interrupted)
+    result = call("attention-map", "--video", media / "film.mp4", "--json")
+    assert result.code == 130
+    assert result.json()["sizes"]["units"] == 2
+    assert result.json()["broken"] == "interrupted"
 
 
 @pytest.mark.parametrize(
