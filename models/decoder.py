@@ -98,7 +98,7 @@ class Decoder:
 
         Of the last block's new tokens, all but the last leave only their keys and values.
         """
-        if step.num_queries <= 1 or step.mass is not None:  # mass is what all queries attend to
+        if step.num_queries <= 1 or step.observed:  # then it is asked what all queries attend to
             hidden = self.forward_hidden(embeddings, pools, step)
         else:
             x = embeddings

@@ -112,9 +112,11 @@ def dense(backend: Backend, weight: Weight) -> Array:
 def attend(backend: Backend, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
     """`Backend.attention`, and the attention mass where the step asks for it.
 
-    Every family's decoder goes through here, so that each policy runs with each of them. Changes
-    `step.mass` if there is one.
+    Every family's decoder goes through here, so that each policy runs with each of them and each
+    can be watched. Changes `step.mass` if there is one.
     """
+    if step.watch is not None:
+        step.watch(backend, q, pools, layer, step, scale)
     if step.mass is not None:
         step.mass.add(backend.attention_mass(q, pools, layer, step, scale))
     return backend.attention(q, pools, layer, step, scale)

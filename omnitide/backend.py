@@ -242,6 +242,18 @@ class Backend(Protocol):
         """
         ...
 
+    def attention_weights(
+        self, q: Array, pools: Pools, layer: int, step: Step, scale: float
+    ) -> Array:
+        """Attention probability of each head, query and cell.
+
+        The arguments are those of `attention`, which does not give it: the scores are computed a
+        second time, for those who look at attention. A step with few queries bounds the memory.
+        A query's probabilities add up to 1, or are all 0 if it sees nothing. Shape (num_heads,
+        num_queries, num_cells); float32 at least.
+        """
+        ...
+
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Copy rows `source` to rows `destination` (int32, pairwise) in every layer.
 

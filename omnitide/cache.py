@@ -29,11 +29,17 @@ from omnitide.pages import PageTable, Slots
 from omnitide.paging import batches, delete, doubled_pages, due_migration, due_plan, place, settled
 from omnitide.retention import Mass, RetentionPlan, RetentionPolicy
 from omnitide.rotary import RotaryTables, Table
-from omnitide.step import MassSum, Step
+from omnitide.step import MassSum, Step, Watch
 from omnitide.units import Cells, Unit, UnitKind
 
 Observer = Callable[[Unit], None]
 """Called with each unit once it is whole and recorded."""
+
+Watcher = Callable[[History, int, int], Watch]
+"""Called with the history and the range [begin, stop) of its cells that a pass adds; pure.
+
+What it returns is shown the pass. A pass that was placed ahead may be dropped without being run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class BoundedCache:
             spec.num_layers, spec.num_kv_heads, spec.head_dim, capacity.pages, kv_bits
         )
         self.observer: Observer | None = None
+        self.watcher: Watcher | None = None
         self._ahead: Placed | None = None
         angles = np.empty((0, spec.head_dim), np.float32)
         self.state = CacheState(
@@ -198,7 +205,7 @@ class BoundedCache:
         history = state.history.renew_prefix(kept, unit, slots)
         angles, mass = self._angles(history), state.mass
         cells = history.cells[: kept + len(unit)]
-        self._run(self._steps(cells, angles, kept, state.rotation, False), embeddings, None)
+        self._run(self._steps(cells, angles, kept, state.rotation), embeddings, None)
         table.release(state.history.cells["slot"][kept:before])
         if mass is not None:
             mass = np.concatenate([mass[:kept], np.zeros(len(unit)), mass[before:]])
@@ -272,7 +279,8 @@ class BoundedCache:
             # A copy: the pass adds to the mass of old cells too.
             mass = np.concatenate([mass, np.zeros(len(unit))])
         after = replace(state, history=history, table=table, angles=angles, mass=mass)
-        steps = self._steps(history.cells, angles, first, state.rotation, mass is not None)
+        watched = None if self.watcher is None else partial(self.watcher, history)
+        steps = self._steps(history.cells, angles, first, state.rotation, mass is not None, watched)
         return Placed(state, unit, after, first, tuple(steps))
 
     def _make_room(self, table: PageTable, count: int) -> None:
@@ -287,7 +295,13 @@ class BoundedCache:
         return self._rotary.look_up(history.cells["position"][first:])
 
     def _steps(
-        self, cells: Cells, angles: Table, first: int, rotation: int, with_mass: bool
+        self,
+        cells: Cells,
+        angles: Table,
+        first: int,
+        rotation: int,
+        with_mass: bool = False,
+        watched: Callable[[int, int], Watch | None] | None = None,
     ) -> Iterator[Step]:
         """The passes over the cells from `first` on."""
         slots = np.ascontiguousarray(cells["slot"])
@@ -307,6 +321,7 @@ class BoundedCache:
                 cos[begin:stop],
                 sin[begin:stop],
                 MassSum() if with_mass else None,
+                None if watched is None else watched(begin, stop),
                 rotation=rotation,
             )
 

@@ -51,6 +51,10 @@ class NumericsError(OmnitideError):
     """A model gives values that are no numbers."""
 
 
+class JudgeError(OmnitideError):
+    """The judge of an evaluation does not answer, or refuses."""
+
+
 class IntegrityError(AssertionError):
     """A page table and a history disagree. Always a bug of ours, never the user's."""
 

@@ -1,15 +1,16 @@
 """A step: all that one forward pass needs to know of the history, shared by all layers and heads.
 
 Built on the host once a pass, and read only but for the sum of attention mass, which the pass fills
-if its caller asks for it. Two views of the same live cells: by cell in logical order (for paths
-made of plain array operations) and by subblock (for kernels, which never look at a dead tile).
+if its caller asks for it, and for a watch, which is shown each layer's queries. Two views of the
+same live cells: by cell in logical order (for paths made of plain array operations) and by subblock
+(for kernels, which never look at a dead tile).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,16 @@ class MassSum:
         self.total = mass if self.total is None else self.total + mass
 
 
+class Watch(Protocol):
+    """Looks at the attention of each layer of a pass; see `Backend.attention_weights`."""
+
+    def __call__(
+        self, backend: Any, q: Any, pools: Any, layer: int, step: Step, scale: float
+    ) -> None:
+        """See one layer's queries, before it attends. Changes nothing of the pass."""
+        ...
+
+
 @dataclass(frozen=True)
 class Step:
     """Live cells and queries of one forward pass.
@@ -72,6 +83,7 @@ class Step:
         query_orders: int32, shape (num_queries,).
         query_cos, query_sin: float32, shape (num_queries, head_dim / 2).
         mass: Where the layers add their attention mass. None: it is not computed.
+        watch: Shown each layer's queries, un-rotated, shape (num_queries, num_heads, head_dim).
         rotation: Tells angles apart. Cells that two steps over the same pools share have equal
             angles if the steps have equal `rotation`, so a backend that keeps turned keys need not
             turn them again. None: nothing is known.
@@ -86,6 +98,7 @@ class Step:
     query_cos: Table
     query_sin: Table
     mass: MassSum | None = None
+    watch: Watch | None = None
     rotation: int | None = None
 
     @property
@@ -97,6 +110,11 @@ class Step:
     def num_queries(self) -> int:
         """New tokens."""
         return len(self.query_orders)
+
+    @property
+    def observed(self) -> bool:
+        """Whether somebody asks what the queries attend to: of all of them, in every layer."""
+        return self.mass is not None or self.watch is not None
 
     @cached_property
     def is_suffix(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,15 +32,17 @@ from omnitide.backends.cuda.norms import Norms
 from omnitide.backends.cuda.paged import PagedCache
 from omnitide.backends.cuda.sampling import Sampling
 from omnitide.backends.pools import (
+    check_attention,
     check_kv_bits,
     check_migrate,
     check_queries,
     check_rows,
     pool_shape,
 )
+from omnitide.backends.reference.attention import paged_weights
 from omnitide.backends.weights import converted, read_tensors
 from omnitide.backends.worker import Worker
-from omnitide.pages import Slots
+from omnitide.pages import PAGE_SIZE, Slots
 from omnitide.quantized import MODES, QuantizedWeight
 from omnitide.step import Step
 
@@ -241,6 +244,21 @@ class CudaBackend:
         """Attention probability of each cell, summed over queries and heads, float32."""
         check_queries(q, pools, layer, step, "attention_mass")
         return self._cache.mass(q, pools, layer, step, scale)
+
+    def attention_weights(
+        self, q: Array, pools: Any, layer: int, step: Step, scale: float
+    ) -> Array:
+        """Attention probability of each head, query and cell, float32.
+
+        Computed by the host, from the pages that hold a cell: whoever looks at weights one by one
+        reads them there.
+        """
+        check_attention(q, pools, layer, step, "attention_weights")
+        pages, place = np.unique(step.slots // PAGE_SIZE, return_inverse=True)
+        keys = self.to_numpy(self.take(pools.keys[layer], pages))
+        slots = (place * PAGE_SIZE + step.slots % PAGE_SIZE).astype(np.int32)
+        weights = paged_weights(self.to_numpy(q), keys, replace(step, slots=slots), scale)
+        return cp.asarray(weights)
 
     def migrate(self, pools: Any, source: Slots, destination: Slots) -> None:
         """Copy rows of all layers."""

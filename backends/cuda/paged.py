@@ -116,7 +116,7 @@ class PagedCache:
         if step.rotation is None:
             return forward(x, pools, step)  # each layer's keys are turned when they are read
         self._turn(pools, range(len(pools.keys)), step)
-        if step.mass is not None or step.num_queries == 0:
+        if step.observed or step.num_queries == 0:
             return forward(x, pools, step)
         self._check_slots(step, pools)
         check_cells(pools, step)

@@ -114,6 +114,21 @@ def paged_mass(q: Array, keys: Array, step: Step, at: StepArrays, scale: float) 
     return total
 
 
+def paged_weights(q: Array, keys: Array, step: Step, at: StepArrays, scale: float) -> Array:
+    """Attention probabilities one by one; see `Backend.attention_weights`. Float32."""
+    if step.num_cells == 0 or step.num_queries == 0:
+        return mx.zeros((q.shape[1], step.num_queries, step.num_cells), mx.float32)
+    k = rotate(keys[at.page, :, at.row], at.cos, at.sin).astype(mx.float32)
+    queries = rotate(q, at.query_cos, at.query_sin).astype(mx.float32).transpose(1, 0, 2)
+    group = queries.shape[0] // k.shape[1]
+    rows = queries.reshape(k.shape[1], group * step.num_queries, -1)
+    scores = ((rows * scale) @ k.transpose(1, 2, 0)).reshape(-1, step.num_queries, step.num_cells)
+    visible = mx.array(step.visible)
+    scores = mx.where(visible, scores, -mx.inf)
+    # A query that sees nothing gives NaN throughout, and all of it is left out.
+    return mx.where(visible, mx.softmax(scores, axis=-1), 0.0)
+
+
 def segment_attention(
     q: Array,
     k: Array,

@@ -294,6 +294,17 @@ class MlxBackend(Composed):
             pools.last[layer] = mass
         return mass
 
+    def attention_weights(
+        self, q: Array, pools: Pools, layer: int, step: Step, scale: float
+    ) -> Array:
+        """Attention probability of each head, query and cell, float32."""
+        check_attention(q, raw(pools), layer, step, "attention_weights")
+        at = self._on_device(step).cells
+        weights = attention.paged_weights(q, pools.keys[layer], step, at, scale)
+        if isinstance(pools, WriteThroughPools) and weights.size:
+            pools.last[layer] = weights
+        return weights
+
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""
         sources, destinations = check_migrate(raw(pools), source, destination)

@@ -63,6 +63,23 @@ def paged_mass(q: Floats, keys: Floats, step: Step, scale: float) -> Floats:
     return out
 
 
+def paged_weights(q: Floats, keys: Floats, step: Step, scale: float) -> Floats:
+    """Attention probabilities one by one; see `Backend.attention_weights`."""
+    seen = _cells_seen(step)
+    seeing = np.flatnonzero(seen)
+    num_heads = q.shape[1]
+    out = np.zeros((num_heads, len(q), step.num_cells), q.dtype)
+    if len(seeing) == 0:
+        return out
+    rows, k, row_seen = _grouped(q, keys, step, seen)
+    shares = np.zeros((*rows.shape[:2], k.shape[1]), q.dtype)
+    for block, weights in _weights(rows, k, scale, row_seen):
+        shares[:, block, : weights.shape[2]] = weights / weights.sum(axis=-1, keepdims=True)
+    by_head = shares.reshape(len(k), len(seeing), -1, k.shape[1]).transpose(0, 2, 1, 3)
+    out[:, seeing, : k.shape[1]] = by_head.reshape(num_heads, len(seeing), -1)
+    return out
+
+
 def _cells_seen(step: Step) -> NDArray[np.int64]:
     """How many leading cells each query sees, shape (num_queries,)."""
     return np.searchsorted(step.orders, step.query_orders, side="right")

@@ -226,6 +226,13 @@ class ReferenceBackend(Composed):
         keys, _, at = self._read(pools, layer, step)
         return attention.paged_mass(q, keys, at, scale)
 
+    def attention_weights(
+        self, q: Floats, pools: Pools, layer: int, step: Step, scale: float
+    ) -> Floats:
+        """Attention probability of each head, query and cell."""
+        check_attention(q, pools, layer, step, "attention_weights")
+        return attention.paged_weights(q, pools.keys[layer], step, scale)
+
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""
         sources, destinations = check_migrate(pools, source, destination)

@@ -1,5 +1,5 @@
-"""The command line: `omnitide generate`, `convert`, `simulate`, `bench`, `env`, `selftest` and
-`models`.
+"""The command line: `omnitide generate`, `convert`, `simulate`, `bench`, `eval`, `attention-map`,
+`env`, `selftest` and `models`.
 
 Replies and results go to stdout, everything else to stderr. What the user can cause ends in one
 message and exit code 2, never in a traceback.

@@ -9,8 +9,10 @@ from typing import Any
 
 from omnitide import __version__
 from omnitide.backends import BACKENDS
+from omnitide.cli.attention_map_options import add_attention_map
 from omnitide.cli.bench_options import add_bench
 from omnitide.cli.convert_options import add_convert
+from omnitide.cli.eval_options import add_eval
 from omnitide.cli.migration import add_migration
 from omnitide.cli.options import (
     Parser,
@@ -59,6 +61,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _add_models(commands)
     _add_simulate(commands)
     add_bench(commands)
+    add_eval(commands)
+    add_attention_map(commands)
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         names = " ".join(unknown)

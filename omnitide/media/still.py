@@ -48,6 +48,25 @@ def read_image(path: Source) -> MediaChunk:
         raise MediaError(f"[image] {file} is no image of a kind that Pillow reads") from error
     except _BROKEN as error:
         raise MediaError(f"[image] {file} is damaged ({error}); fetch it again") from error
+    return _still(frame)
+
+
+def still_of(image: Image.Image) -> MediaChunk:
+    """The chunk of a picture that is open already; see `read_image`.
+
+    Raises:
+        MediaError: A damaged one, or more than `MAX_IMAGE_PIXELS`.
+    """
+    width, height = image.size
+    if width * height > MAX_IMAGE_PIXELS:
+        raise _too_large("a picture", f"{width} x {height}")
+    try:
+        return _still(_to_rgb(ImageOps.exif_transpose(image)))
+    except _BROKEN as error:
+        raise MediaError(f"[image] a picture is damaged ({error}); fetch it again") from error
+
+
+def _still(frame: Frame) -> MediaChunk:
     return MediaChunk(0.0, 0.0, frames=(frame,), frame_times=(0.0,), still=True)
 
 

@@ -1,7 +1,7 @@
 """The host side of the whole backend, without a GPU: what it launches, in which order, with what.
 
 CuPy is replaced by NumPy and every kernel by a check of its arguments against the parameters in the
-kernel's text. Nothing is computed, so no value is compared here.
+kernel's text. Kernels compute nothing, so no value is compared here but for what the host computes.
 """
 
 from __future__ import annotations
@@ -442,6 +442,7 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
         backend.append(pools, 1, step, x[:3], x[:3])
         backend.attention(x[:3], pools, 1, step, 0.1)
         backend.attention_mass(x[:3], pools, 1, step, 0.1)
+        assert backend.attention_weights(x[:3], pools, 1, step, 0.1).shape == (2, 3, 100)
         backend.migrate(pools, np.arange(3, dtype=np.int32), np.arange(1, 4, dtype=np.int32))
         backend.grow_pools(pools, 9)
 
@@ -449,6 +450,36 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
     segments = "plain_segments" if dtype == "float32" else "segment_attention"
     for name in (segments, "rotate", "gelu", "take", "layer_norm", "plain_mass", "move_rows"):
         assert name in launches.names
+
+
+def test_attention_weights_read_the_pages_of_the_cells(
+    hopper: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are gathered and counted anew; the cells and their weights stay what they are."""
+    backend = make_backend("float32", hopper)
+    monkeypatch.setattr(type(backend), "take", lambda self, array, rows: np.array(array[rows]))
+    rng = np.random.default_rng(4)
+    pools = backend.run(backend.new_pools, 2, 1, 128, 9)
+    for array in pools.keys:
+        array[...] = rng.standard_normal(array.shape)
+    whole, part = np.ones((100, 64), np.float32), np.ones((3, 64), np.float32)
+    step = replace(
+        step_of(100, 3, None),
+        slots=(2 * rng.permutation(3 * 64)[:100] + 128).astype(np.int32),
+        cos=whole,  # angles of 0: nothing is turned
+        query_cos=part,
+    )
+    used = np.unique(step.slots // 64)
+    for array in pools.keys:
+        array[np.setdiff1d(np.arange(9), used)] = np.nan
+    q = rng.standard_normal((3, 2, 128)).astype(np.float32)
+    got = backend.run(backend.attention_weights, q, pools, 1, step, 0.1)
+    keys = pools.keys[1][step.slots // 64, 0, step.slots % 64].astype(np.float64)
+    scores = np.einsum("qhd,cd->hqc", q, keys) * 0.1
+    scores[:, step.orders[None, :] > step.query_orders[:, None]] = -np.inf
+    wanted = np.exp(scores - scores.max(axis=2, keepdims=True))
+    wanted /= wanted.sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("tiles", [0, 1, 128, 129, 160, 161, 255, 256, 257, 2_098, 4_096, 4_097])

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from omnitide.errors import MediaError
-from omnitide.media.still import read_image
+from omnitide.media import still
+from omnitide.media.still import read_image, still_of
 
 
 @pytest.fixture
@@ -175,3 +176,39 @@ def test_postscript_is_never_run(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(path, "EPS")
     with pytest.raises(MediaError, match="no image of a kind"):
         read_image(path)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "I;16"])
+def test_a_picture_that_is_open_gives_what_its_file_gives(
+    tmp_path: Path, pixels: NDArray[np.uint8], mode: str
+) -> None:
+    if mode == "I;16":
+        image = Image.fromarray(pixels[:, :, 0].astype(np.uint16) << 8)
+    else:
+        image = Image.fromarray(pixels).convert(mode)
+    if mode == "RGBA":
+        image.putalpha(Image.fromarray(pixels[:, :, 1]))
+    image.getexif()[0x0112] = 6
+    image.save(tmp_path / "a.png", exif=image.getexif())
+    wanted = read_image(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as opened:
+        got = still_of(opened)
+    assert got.still
+    assert got.frames[0].shape == (60, 40, 3)
+    assert_array_equal(got.frames[0], wanted.frames[0])
+
+
+def test_an_open_picture_may_be_too_large_or_damaged(
+    tmp_path: Path, pixels: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    whole = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    with (
+        Image.open(tmp_path / "cut.png") as opened,
+        pytest.raises(MediaError, match=r"\[image\] a picture is damaged"),
+    ):
+        still_of(opened)
+    monkeypatch.setattr(still, "MAX_IMAGE_PIXELS", 2399)
+    with pytest.raises(MediaError, match="may have 2,399 pixels, a picture has 60 x 40"):
+        still_of(Image.fromarray(pixels))

@@ -503,6 +503,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "append": "test_append_writes_its_rows_and_no_others",
         "attention": "test_attention_matches_oracle",
         "attention_mass": "test_attention_mass_matches_oracle",
+        "attention_weights": "test_attention_weights_match_oracle",
         "migrate": "test_migrate_is_a_simultaneous_copy",
         "argmax": "test_argmax_takes_the_first_of_equals",
         "log_softmax": "test_log_softmax_matches_oracle",

@@ -246,6 +246,41 @@ def test_attention_mass_matches_oracle(
     assert got.sum(dtype=np.float64) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_attention_weights_match_oracle(
+    backend: Backend,
+    case: Case,
+    rounded: Callable[..., Any],
+    tolerance: Callable[[str], float],
+    assert_matches: Callable[..., None],
+) -> None:
+    """One weight a head, query and cell; neither dead slots nor values are read."""
+    rng = np.random.default_rng(18)
+    step = make_step(rng, case)
+    q = rounded(2 * rng.standard_normal((case.queries, case.heads, case.head_dim)), backend.dtype)
+    k = rounded(rng.standard_normal((case.cells, case.kv_heads, case.head_dim)), backend.dtype)
+    scale = case.head_dim**-0.5
+
+    def call() -> tuple[str, NDArray[Any]]:
+        pools = backend.new_pools(1, case.kv_heads, case.head_dim, case.pages)
+        slots = case.pages * PAGE_SIZE
+        fill(backend, pools, np.full((2, 1, slots, case.kv_heads, case.head_dim), np.nan))
+        cells = writing(step.slots, case.head_dim)
+        backend.append(
+            pools, 0, cells, backend.asarray(k), backend.asarray(np.full_like(k, np.nan))
+        )
+        out = backend.attention_weights(backend.asarray(q), pools, 0, step, scale)
+        return str(out.dtype), backend.to_numpy(out)
+
+    device_dtype, got = backend.run(call)
+    wide = "float64" if backend.dtype == "float64" else "float32"
+    assert device_dtype.rpartition(".")[2] == wide
+    shares = shares_oracle(q, k, step, scale)
+    assert got.shape == shares.shape == (case.heads, case.queries, case.cells)
+    assert_matches(got, shares, backend.dtype, tolerance(backend.dtype))
+    assert not got[:, step.orders[None, :] > step.query_orders[:, None]].any()
+
+
 def test_attention_reads_what_the_same_pass_appended(
     backend: Backend,
     rounded: Callable[..., Any],

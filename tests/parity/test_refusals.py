@@ -39,6 +39,10 @@ class Given:
         changed = replace(self.step, **step)
         self.backend.attention_mass(self.zeros(*q), self.pools, layer, changed, 1.0)
 
+    def spread(self, q: tuple[int, ...], layer: int = 0, **step: Any) -> None:
+        changed = replace(self.step, **step)
+        self.backend.attention_weights(self.zeros(*q), self.pools, layer, changed, 1.0)
+
     def migrate(self, source: Any, destination: Any) -> None:
         self.backend.migrate(self.pools, np.array(source), np.array(destination))
 
@@ -300,6 +304,18 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
     "mass-slot": (
         lambda g: g.weigh((3, 2, 8), slots=ints(0, 1, 128)),
         "[attention_mass] slots must lie in [0, 128), got 0 to 128",
+    ),
+    "weights-count": (
+        lambda g: g.spread((2, 2, 8)),
+        "[attention_weights] q must have shape (3, any, 8), got (2, 2, 8)",
+    ),
+    "weights-layer": (
+        lambda g: g.spread((3, 2, 8), layer=2),
+        "[attention_weights] layer must lie in [0, 2), got 2",
+    ),
+    "weights-slot": (
+        lambda g: g.spread((3, 2, 8), slots=ints(0, 1, 128)),
+        "[attention_weights] slots must lie in [0, 128), got 0 to 128",
     ),
     "migrate-count": (
         lambda g: g.migrate([1, 2], [3]),

@@ -1,0 +1,1 @@
+"""Retention measured without a download: facts put into made-up streams, asked for later."""
