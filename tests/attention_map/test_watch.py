@@ -35,18 +35,18 @@ PREFIX, BOUNDARY, TEXT, SOURCE, IMAGE, AUDIO = 0, 1, 2, 3, 4, 37
 def follow(session: Session, chunk: Chunk, chunks: int = 3) -> list[Any]:
     """A stream with a text and a question on the way; the embeddings of all that was appended."""
     embeddings: list[Any] = []
-    append, extend = session.cache.append, session.cache.extend_reply
+    append, extend = session.cache.append, session.cache.extend
 
     def noted_append(encoded: EncodedUnit, **changes: Any) -> Any:
         embeddings.append(np.array(encoded.embeddings))
         return append(encoded, **changes)
 
-    def noted_extend(unit: Any, rows: Any) -> Any:
+    def noted_extend(unit: Any, rows: Any, **changes: Any) -> Any:
         embeddings.append(np.array(rows))
-        return extend(unit, rows)
+        return extend(unit, rows, **changes)
 
     session.cache.append = noted_append  # type: ignore[method-assign]
-    session.cache.extend_reply = noted_extend  # type: ignore[method-assign]
+    session.cache.extend = noted_extend  # type: ignore[method-assign]
     session.append_media(chunk(0))
     session.append_text("A note.")
     for index in range(1, chunks):
