@@ -16,7 +16,7 @@ from omnitide.errors import BackendError
 
 HOW_TO_INSTALL = "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl"
 
-OPTIONS = ("-std=c++17", "-ftz=true", "--ptxas-options=-v")
+OPTIONS = ("-std=c++17", "-ftz=true", "-default-device", "--ptxas-options=-v")
 """As CuPy compiles, and with what the assembler says in the log."""
 
 

@@ -37,7 +37,7 @@ def instructions(cubin: bytes) -> Iterator[int]:
     [
         ("quantized_matvec", "quantized_matvec<__nv_bfloat16, 4, 64, 1>"),
         ("quantized_matvec", "quantized_matvec<__half, 8, 128, 8>"),
-        ("matvec", "matvec<__nv_bfloat16, 1>"),
+        ("matvec", "matvec<__nv_bfloat16, false, true, 1>"),
     ],
 )
 def test_no_copy_mixes_its_policy_with_an_offset(arch: str, file: str, name: str) -> None:
