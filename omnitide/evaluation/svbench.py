@@ -199,7 +199,7 @@ def _chains(file: Path, track: str, out: Collector) -> list[list[Question]]:
 
 
 def _dialogue(index: int, entry: Any) -> list[Question]:
-    chain = entry["chain"]
+    chain = _object(_object(entry)["chain"])
     at = parse_moment(entry["qac_timestamps_end"])
     answers = _answers(chain)
     return [
@@ -209,12 +209,19 @@ def _dialogue(index: int, entry: Any) -> list[Question]:
 
 
 def _path(index: int, entry: Any) -> list[Question]:
+    _object(entry)
     moments = [parse_moment(stop) for _, stop in entry["timestamps"]]
     words, answers = _texts(entry["questions"]), _answers(entry)
     return [
         _question(f"{index}.{k}", "streaming", str(index), text, answer, at)
         for k, (text, answer, at) in enumerate(zip(words, answers, moments, strict=True))
     ]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"must be an object, got {value!r:.80}")
+    return value
 
 
 def _texts(values: Any) -> list[str]:
