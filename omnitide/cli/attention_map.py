@@ -41,7 +41,9 @@ def attention_map(options: argparse.Namespace) -> int:
     if options.ask_at and not options.prompt:
         raise ConfigError("[attention-map] --ask-at needs a --prompt to ask; give one")
     if options.max_tokens < 1:
-        raise ConfigError(f"[attention-map] --max-tokens must be at least 1: {options.max_tokens}")
+        raise ConfigError(
+            f"[attention-map] --max-tokens must be at least 1, got {options.max_tokens}"
+        )
     media = MediaOptions(options.fps, options.chunk_seconds, options.max_pixels)
     _retention(options, DEFAULTS)  # contradictions show with any family's defaults
     with open_picture(options.plot) as picture, _open_media(options, media) as stream:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,9 +14,16 @@ from typing import Any
 from omnitide.errors import ConfigError, reason_of
 from omnitide.evaluation.clips import Clips
 from omnitide.evaluation.item import Event, Item, Note
-from omnitide.evaluation.problem import MALFORMED, MISSING, Problem
+from omnitide.evaluation.problem import LEFT_OUT, MALFORMED, MISSING, Problem
 
 PROTOCOLS = ("stream", "official")
+
+LONGEST_MESSAGE = 300
+"""Characters of a problem; a malformed value may be of any length."""
+
+
+MALFORMATIONS = (ValueError, OverflowError, RecursionError)
+"""What Python raises for values that are none: an infinite count, lists in lists without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +114,9 @@ def _of(item: Item, tasks: Sequence[str]) -> tuple[Event, ...]:
 def _why_empty(problems: Sequence[Problem]) -> str:
     if not problems:
         return "check --data, --task and --limit"
-    first = problems[0]
-    return f"{len(problems)} problems, the first: {first.kind}: {first.where}: {first.what}"
+    first = next((p for p in problems if p.kind in LEFT_OUT), problems[0])
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+    return f"{count}, such as: {first.kind}: {first.where}: {first.what}"
 
 
 @dataclass(slots=True)
@@ -130,12 +140,15 @@ class Collector:
             return None
         return str(path)
 
-    def row(self, where: str, read: Callable[[], Any]) -> Any:
-        """What `read` gives; None, and a problem, where the row is malformed."""
+    def row(self, where: str, read: Callable[[], Any], raw: Any) -> Any:
+        """What `read` makes of a raw row; None, and a problem, where the row is malformed."""
         try:
+            json.dumps(raw, ensure_ascii=False).encode()  # half a surrogate pair is no text
             return read()
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (*MALFORMATIONS, KeyError, TypeError, IndexError, AttributeError) as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            if len(what) > LONGEST_MESSAGE:
+                what = what[:LONGEST_MESSAGE] + "..."
             self.problems.append(Problem(MALFORMED, where, f"{what}; left out", 1))
             return None
 
@@ -154,8 +167,23 @@ def read_json_file(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"[eval] can't read {path}: {reason_of(error)}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"[eval] {path} must be JSON ({error}); fetch it again") from error
+
+
+def read_csv_file(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and the rows of a CSV file.
+
+    Raises:
+        ConfigError: It can't be read, or is no CSV: a quote that never ends, for one.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+        return list(reader.fieldnames or ()), list(reader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"[eval] can't read {path}: {reason_of(error)}") from error
+    except csv.Error as error:
+        raise ConfigError(f"[eval] {path} must be CSV ({error}); fetch it again") from error
 
 
 def find_files(given: Iterable[Path], names: Sequence[str], what: str) -> list[Path]:

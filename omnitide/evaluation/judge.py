@@ -58,16 +58,20 @@ class Judge:
             sleep: Waits between tries.
 
         Raises:
-            ConfigError: The address is none, or the model's name is empty.
+            ConfigError: The address is none, the model's name is empty, or the key can't be sent.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if not _is_address(url):
             raise ConfigError(
                 f"[judge] --judge-url must be an http(s) address such as "
                 f"http://localhost:8000/v1, got {url!r}"
             )
         if not model:
             raise ConfigError("[judge] --judge-model must name the model that judges")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                "[judge] the key must be printable ASCII on one line; check the variable that "
+                "--judge-key-env names"
+            )
         base = url.rstrip("/")
         self.url = base if base.endswith("/chat/completions") else f"{base}/chat/completions"
         self.model = model
@@ -124,6 +128,16 @@ class Judge:
         return data
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        sound = parts.port is None or parts.port > 0  # a port that is none raises
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and " " not in url
+    return sound and plain and parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
 def _reply(data: bytes, model: str) -> JudgeReply:
     text = data.decode("utf-8", "replace")
     try:
@@ -131,7 +145,7 @@ def _reply(data: bytes, model: str) -> JudgeReply:
         words = found["choices"][0]["message"]["content"]
         usage = found.get("usage") or {}
         name = found.get("model") or model
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+    except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
         return JudgeReply(text, model)
     if not isinstance(words, str):
         words = ""

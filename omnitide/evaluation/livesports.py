@@ -70,7 +70,7 @@ class LiveSports:
                 out.note(COUNT, path.name, f"{len(rows)} events, {EVENTS} were published")
             for index, row in enumerate(rows):
                 where = f"{path.name} event {index}"
-                item = out.row(where, lambda r=row, w=where: event_item(r, sound, w, out))  # type: ignore[misc]
+                item = out.row(where, lambda r=row, w=where: event_item(r, sound, w, out), row)  # type: ignore[misc]
                 if item is not None and item.id in items:
                     what = f"{item.id} stands twice; the first is taken"
                     out.problems.append(Problem(MALFORMED, where, what, 1))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 from omnitide.errors import ConfigError, reason_of
-from omnitide.evaluation.dataset import Collector, read_json_file
+from omnitide.evaluation.dataset import Collector, read_csv_file, read_json_file
 from omnitide.evaluation.film import Film
 from omnitide.evaluation.item import Item, Question
 from omnitide.evaluation.moment import parse_moment
@@ -42,17 +40,17 @@ def event_rows(path: Path) -> list[Any]:
         if not isinstance(content, list):
             raise ConfigError(f"[eval] {path} must hold a list of events; take {FILE}")
         return content
+    if path.suffix.lower() == ".csv":
+        return read_csv_file(path)[1]
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"[eval] can't read {path}: {reason_of(error)}") from error
-    if path.suffix.lower() == ".csv":
-        return list(csv.DictReader(io.StringIO(text)))
     rows: list[Any] = []
     for line in filter(str.strip, text.splitlines()):
         try:
             rows.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             rows.append(line)  # no object: a malformed row
     return rows
 
@@ -116,9 +114,9 @@ def transcript(value: Any) -> Spoken:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             try:
                 value = ast.literal_eval(value)
-            except (SyntaxError, ValueError) as error:
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 raise ValueError(f"a transcript must be a list, got {value!r:.60}") from error
     return [(float(start), float(stop), str(text)) for start, stop, text in value]

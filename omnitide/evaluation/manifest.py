@@ -94,13 +94,21 @@ class Manifest:
             if key not in FREE and ours[key] != theirs[key]:
                 raise ConfigError(
                     f"[eval] {folder} holds results with another {key} "
-                    f"({_short(theirs[key])}; now {_short(ours[key])}); take another --out"
+                    f"({_difference(theirs[key], ours[key])}); take another --out"
                 )
 
 
 def options_dict(options: RunOptions) -> dict[str, Any]:
     """Run options as plain data."""
     return asdict(options)
+
+
+def _difference(theirs: Any, ours: Any, name: str = "") -> str:
+    """What differs, down to the option that does."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+        return "; ".join(_difference(theirs.get(key), ours.get(key), key) for key in keys)
+    return f"{name} {_short(theirs)}, now {_short(ours)}".strip()
 
 
 def _short(value: Any) -> str:

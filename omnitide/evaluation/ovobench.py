@@ -71,7 +71,7 @@ class OVOBench:
                 out.note(COUNT, path.name, f"{len(records)} records, {RECORDS} were published")
             for index, record in enumerate(records):
                 where = f"{path.name} record {index}"
-                probes += out.row(where, lambda r=record: _probes(r)) or []  # type: ignore[misc]
+                probes += out.row(where, lambda r=record: _probes(r), record) or []  # type: ignore[misc]
         names = [probe.id for probe in probes]
         for name in sorted({n for n in names if names.count(n) > 1}):
             what = "its id stands twice; the first is taken"
@@ -156,6 +156,8 @@ def _probes(record: Any) -> list[Probe]:
     if task not in (*BACKWARD, *REAL_TIME):
         raise ValueError(f"task must be one of {', '.join((*BACKWARD, *REAL_TIME, *FORWARD))}, "
                          f"got {task!r}")  # fmt: skip
+    if not isinstance(record["options"], list):
+        raise ValueError(f"options must be a list, got {record['options']!r}")
     options = [str(option) for option in record["options"]]
     if not 2 <= len(options) <= len(LETTERS):
         raise ValueError(f"options must be 2 to {len(LETTERS)}, got {len(options)}")
@@ -165,7 +167,7 @@ def _probes(record: Any) -> list[Probe]:
     lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)]
     prompt = "\n".join(
         (
-            f"Question: {record['question']}",
+            f"Question: {_text(record, 'question')}",
             "Options:",
             *lines,
             "Reply with the letter of the right option alone. The best option is:",
@@ -177,13 +179,20 @@ def _probes(record: Any) -> list[Probe]:
     return [Probe(name, record, Question(name, prompt, at, expected, task, tags=tags))]
 
 
+def _text(holder: dict[str, Any], key: str) -> str:
+    found = holder[key]
+    if not isinstance(found, str) or not found.strip():
+        raise ValueError(f"{key} must be text, got {found!r}")
+    return found
+
+
 def _forward(task: str, record: dict[str, Any], info: dict[str, Any]) -> tuple[str, str | None]:
     """Prompt and expected reply of a probe."""
     if task == "REC":
         count = info.get("count")
         return (
             f"You are watching a video. So far, how many times has someone done this: "
-            f"{record['activity']}? Reply with a number alone.",
+            f"{_text(record, 'activity')}? Reply with a number alone.",
             None if count is None else str(int(count)),
         )
     kind = info.get("type")
@@ -191,12 +200,12 @@ def _forward(task: str, record: dict[str, Any], info: dict[str, Any]) -> tuple[s
     if task == "SSR":
         return (
             f"You are watching a tutorial: {record.get('tutorial', '')}. Is this step being done "
-            f"right now: {info['step']}? Reply with Yes or No alone.",
+            f"right now: {_text(info, 'step')}? Reply with Yes or No alone.",
             expected,
         )
     return (
-        f"Does what you have seen so far suffice to answer this question: {record['question']} "
-        "Reply with Yes or No alone.",
+        "Does what you have seen so far suffice to answer this question: "
+        f"{_text(record, 'question')} Reply with Yes or No alone.",
         expected,
     )
 

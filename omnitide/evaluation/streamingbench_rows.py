@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omnitide.errors import ConfigError, reason_of
-from omnitide.evaluation.dataset import Collector, read_json_file
+from omnitide.errors import ConfigError
+from omnitide.evaluation.dataset import Collector, read_csv_file, read_json_file
 from omnitide.evaluation.moment import parse_moment
 from omnitide.evaluation.problem import COUNT, FIXED, NOTE
 from omnitide.evaluation.streamingbench_fixes import TIME_FIXES, repaired
@@ -109,7 +107,7 @@ def read_rows(path: Path, out: Collector, as_published: bool) -> list[Row]:
     entries = _csv_entries(path) if path.suffix.lower() == ".csv" else _json_entries(path)
     for where, entry, question in entries:
         seen += 1
-        row = out.row(where, lambda e=entry, q=question: _row(e, q))  # type: ignore[misc]
+        row = out.row(where, lambda e=entry, q=question: _row(e, q), question)  # type: ignore[misc]
         if row is None:
             continue
         number = numbers[row.film] = numbers.get(row.film, -1) + 1
@@ -148,17 +146,13 @@ def _json_entries(path: Path) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _csv_entries(path: Path) -> Iterator[tuple[str, Any, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"[eval] can't read {path}: {reason_of(error)}") from error
-    reader = csv.DictReader(io.StringIO(text))
-    if not {"question_id", "question", "time_stamp"} <= set(reader.fieldnames or ()):
+    columns, rows = read_csv_file(path)
+    if not {"question_id", "question", "time_stamp"} <= set(columns):
         raise ConfigError(
             f"[eval] {path} must have columns question_id, question and time_stamp, got "
-            f"{', '.join(reader.fieldnames or ())}"
+            f"{', '.join(columns)}"
         )
-    for index, row in enumerate(reader):
+    for index, row in enumerate(rows):
         yield f"{path.name} row {index}", row, row
 
 
@@ -197,7 +191,7 @@ def _options(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):  # a CSV holds a Python literal
         try:
             value = ast.literal_eval(value)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(f"options must be a list, got {value!r}") from error
     if not isinstance(value, list) or len(value) < 2 or not all(isinstance(o, str) for o in value):
         raise ValueError(f"options must be a list of at least two texts, got {value!r}")

@@ -8,17 +8,15 @@ is scored.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omnitide.errors import ConfigError, reason_of
+from omnitide.errors import ConfigError
 from omnitide.evaluation.benchmark import question_key
 from omnitide.evaluation.clips import SUFFIXES, Clips
-from omnitide.evaluation.dataset import Collector, Dataset, Reading, read_json_file
+from omnitide.evaluation.dataset import Collector, Dataset, Reading, read_csv_file, read_json_file
 from omnitide.evaluation.film import Film
 from omnitide.evaluation.item import Item, Question
 from omnitide.evaluation.judgement import JudgeUnit
@@ -162,11 +160,7 @@ def _videos(
         out.note(NOTE, str(folder), f"there is no {meta.name}; every file of the folder is read")
         yield from ((path.stem, None) for path in sorted(folder.glob("*.json")))
         return
-    try:
-        text = meta.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"[eval] can't read {meta}: {reason_of(error)}") from error
-    rows = list(csv.DictReader(io.StringIO(text)))
+    _, rows = read_csv_file(meta)
     if len(rows) != TEST_VIDEOS:
         out.note(COUNT, meta.name, f"{len(rows)} videos, {TEST_VIDEOS} were published")
     for index, row in enumerate(rows):
@@ -195,7 +189,7 @@ def _chains(file: Path, track: str, out: Collector) -> list[list[Question]]:
             continue
         where = f"{file.name} entry {index}"
         chain: list[Question] = (
-            out.row(where, lambda i=index, e=entry: read(i, e)) or []  # type: ignore[misc]
+            out.row(where, lambda i=index, e=entry: read(i, e), entry) or []  # type: ignore[misc]
         )
         moments = [question.at or 0.0 for question in chain]
         if moments != sorted(moments):
@@ -205,7 +199,7 @@ def _chains(file: Path, track: str, out: Collector) -> list[list[Question]]:
 
 
 def _dialogue(index: int, entry: Any) -> list[Question]:
-    chain = entry["chain"]
+    chain = _object(_object(entry)["chain"])
     at = parse_moment(entry["qac_timestamps_end"])
     answers = _answers(chain)
     return [
@@ -215,12 +209,19 @@ def _dialogue(index: int, entry: Any) -> list[Question]:
 
 
 def _path(index: int, entry: Any) -> list[Question]:
+    _object(entry)
     moments = [parse_moment(stop) for _, stop in entry["timestamps"]]
     words, answers = _texts(entry["questions"]), _answers(entry)
     return [
         _question(f"{index}.{k}", "streaming", str(index), text, answer, at)
         for k, (text, answer, at) in enumerate(zip(words, answers, moments, strict=True))
     ]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"must be an object, got {value!r:.80}")
+    return value
 
 
 def _texts(values: Any) -> list[str]:

@@ -42,7 +42,7 @@ def _last_object(text: str) -> dict[str, Any] | None:
     for piece in reversed(_OBJECT.findall(text)):
         try:
             found = json.loads(piece)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
             return found

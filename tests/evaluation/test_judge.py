@@ -54,6 +54,7 @@ def test_marks_are_read_and_what_does_not_apply_is_dropped(text: str) -> None:
         json.dumps({**MARKS, "SA": True}),
         json.dumps({k: v for k, v in MARKS.items() if k != "OS"}),
         json.dumps([MARKS["SA"]]),
+        '{"SA": ' + "[" * 90_000 + "}",
     ],
 )
 def test_nonsense_is_no_verdict_and_never_0(text: str) -> None:
@@ -139,7 +140,9 @@ def test_a_server_that_is_not_there_is_told() -> None:
         judge.ask("a")
 
 
-@pytest.mark.parametrize("body", ["words", "{}", '{"choices": []}', "[1]", '{"choices": [{}]}'])
+@pytest.mark.parametrize(
+    "body", ["words", "{}", '{"choices": []}', "[1]", '{"choices": [{}]}', "[" * 90_000]
+)
 def test_an_answer_of_another_form_is_nonsense_and_no_error(judge_server: Any, body: str) -> None:
     judge_server.answer = lambda prompt: (200, body)
     assert make(judge_server).ask("a").text == body
@@ -148,11 +151,21 @@ def test_an_answer_of_another_form_is_nonsense_and_no_error(judge_server: Any, b
 @pytest.mark.parametrize(
     ("url", "model", "message"),
     [("localhost:8000", "m", "--judge-url"), ("ftp://x/v1", "m", "--judge-url"),
+     ("http://[x/v1", "m", "--judge-url"), ("http://x:a/v1", "m", "--judge-url"),
+     ("http://x:99999/v1", "m", "--judge-url"), ("http://:80/v1", "m", "--judge-url"),
+     ("http://x/v 1", "m", "--judge-url"), ("http://x/\u00e9", "m", "--judge-url"),
      ("http://x/v1", "", "--judge-model")],
 )  # fmt: skip
 def test_a_judge_that_is_none_is_refused(url: str, model: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Judge(url, model)
+
+
+@pytest.mark.parametrize("key", ["two\nlines", "cl\u00e9"])
+def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match="--judge-key-env") as caught:
+        Judge("http://x/v1", "m", key)
+    assert key not in str(caught.value)
 
 
 @pytest.fixture

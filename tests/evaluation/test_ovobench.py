@@ -85,6 +85,13 @@ def test_the_official_protocol_shows_each_probe_what_is_before_it(
         ({"options": ["a"]}, "options must be 2 to 8"),
         ({"realtime": "late"}, "time stamp"),
         ({"realtime": -3}, "at least 0"),
+        ({"gt": float("inf")}, "infinity"),
+        ({"question": None}, "question must be text, got None"),
+        ({"question": "\ud800?"}, "surrogates not allowed"),
+        ({"options": "a box"}, "options must be a list, got 'a box'"),
+        ({**CRR, "id": 1, "question": 3}, "question must be text, got 3"),
+        ({**REC, "id": 1, "activity": " "}, "activity must be text"),
+        ({**SSR, "id": 1, "test_info": [{"realtime": 2, "step": 1}]}, "step must be text, got 1"),
     ],
 )
 def test_malformed_records_are_listed(
@@ -101,6 +108,31 @@ def test_malformed_records_are_listed(
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, films: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match="must hold a list of records"):
         read(tmp_path, films("x.mp4"), {"a": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "\x00", "[1"])
+def test_a_file_that_is_no_json_is_refused(
+    tmp_path: Path, films: Callable[..., Path], text: str
+) -> None:
+    (tmp_path / "ovo_bench_new.json").write_text(text)
+    with pytest.raises(ConfigError, match="must be JSON"):
+        BENCH.read(Reading((tmp_path,), films("x.mp4")))
+
+
+def test_a_long_value_is_told_in_short(tmp_path: Path, films: Callable[..., Path]) -> None:
+    records = [BACKWARD, {**BACKWARD, "id": 1, "options": "x" * 90_000}]
+    (problem,) = (
+        p for p in read(tmp_path, films("x.mp4"), records).problems if p.kind == "malformed row"
+    )
+    assert problem.what.startswith("options must be a list")
+    assert len(problem.what) < 400
+
+
+def test_an_empty_run_says_what_was_left_out(tmp_path: Path, films: Callable[..., Path]) -> None:
+    found = read(tmp_path, films("z.mp4"), [BACKWARD])
+    assert [p.kind for p in found.problems] == ["unexpected count", "missing clip"]
+    with pytest.raises(ConfigError, match=r"2 problems, such as: missing clip: src/x\.mp4"):
+        found.selected()
 
 
 def test_an_id_that_stands_twice_is_taken_once(tmp_path: Path, films: Callable[..., Path]) -> None:

@@ -344,9 +344,9 @@ def test_a_sweep_may_grow(call: Callable[..., Any], small: tuple[Any, ...], tmp_
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        (("--fps", "2.0"), "options"),
+        (("--fps", "2.0"), "another options (fps 1.0, now 2.0)"),
         (("--system-prompt", "Be brief."), "options"),
-        (("--as-published",), "reading"),
+        (("--as-published",), "another reading (as_published false, now true)"),
         (("--dtype", "float64"), "dtype"),
         (("--protocol", "official"), "holds none"),
     ],

@@ -186,7 +186,7 @@ def test_rows_without_keys_and_entries_of_other_kinds_are_malformed(
     whats = [p.what for p in found.problems if p.kind == "malformed row"]
     assert len(whats) == 5
     assert "lacks 'time_stamp'" in whats[0]
-    with pytest.raises(ConfigError, match=r"no item is left to run; .* problems, the first"):
+    with pytest.raises(ConfigError, match=r"no item is left to run; .* problems?, such as"):
         found.selected()
 
 
@@ -251,6 +251,33 @@ def test_a_csv_of_a_mirror_is_read(
     (item,) = found.items
     assert item.questions[0].expected == "C"
     assert json.loads(item.questions[0].tags["options"]) == ["A. 1", "B. 2", "C. 3", "D. 4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [("[" * 90_000, "options must be"), ("-" * 90_000, "options must be")]
+)
+def test_options_without_end_are_malformed(
+    streaming: Any, films: Callable[..., Path], options: str, message: str
+) -> None:
+    streaming.folder.mkdir()
+    path = streaming.folder / "mirror.csv"
+    head = "question_id,task_type,question,time_stamp,answer,options"
+    path.write_text(f"{head}\na_sample_7_2,Counting,How many?,00:00:04,C,{options}\n")
+    (problem,) = BENCH.read(Reading((path,), films("sample_7_real.mp4"))).problems
+    assert problem.kind == "malformed row"
+    assert problem.what.startswith(message)
+    assert len(problem.what) < 400
+
+
+def test_a_csv_whose_quote_never_ends_is_refused(
+    streaming: Any, films: Callable[..., Path]
+) -> None:
+    streaming.folder.mkdir()
+    path = streaming.folder / "mirror.csv"
+    rows = "sample_1_1,a question,00:00:04\n" * 5000
+    path.write_text(f'question_id,question,time_stamp\nx,"{rows}')
+    with pytest.raises(ConfigError, match="must be CSV"):
+        BENCH.read(Reading((path,), films("a.mp4")))
 
 
 def test_the_published_counts_are_compared(

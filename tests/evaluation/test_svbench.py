@@ -113,6 +113,7 @@ def test_what_is_wrong_is_listed(write: Callable[..., Path], films: Callable[...
     malformed = [p.what for p in found.problems if p.kind == "malformed row"]
     assert len(malformed) == 6  # four chains, v3 without a file, a row without a name
     assert "2 questions have 1 answers" in " ".join(malformed)
+    assert "must be an object, got 7; left out" in malformed
 
 
 def test_without_a_list_every_file_is_read(
