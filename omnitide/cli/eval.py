@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from omnitide.cli import FAILED, INTERRUPTED
+from omnitide.cli.eval_defaults import CONTEXT, KEPT, WATERMARKS
 from omnitide.cli.eval_meter import EvalMeter
-from omnitide.cli.eval_options import CONTEXT, KEPT, WATERMARKS
 from omnitide.cli.eval_results import make_judge, show_summary
 from omnitide.cli.terminal import PlainConsole, say
 from omnitide.config import MediaOptions, SamplingConfig

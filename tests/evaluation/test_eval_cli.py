@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from omnitide.cli.eval_options import CHUNK_SECONDS, FPS
+from omnitide.cli.eval_defaults import CHUNK_SECONDS, FPS
 from omnitide.evaluation.checksum import checkpoint_hash, file_hash
 from omnitide.evaluation.manifest import Manifest
 from omnitide.evaluation.mark import Mark
