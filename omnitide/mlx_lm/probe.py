@@ -98,6 +98,8 @@ def probe(model: Any) -> Probed:
         else:
             leave(embedding)
     far, _ = _run(model, full, _FAR, found, name)
+    if heard is not None:
+        heard.ids = None  # those of the probe are no tokens of a text
     used = [i for i in full if near[i].keys is not None and far[i].keys is not None]
     if not used:
         raise BackendError(f"[mlx-lm] {name} does not use the caches it is given")
