@@ -70,6 +70,11 @@ def test_options_that_make_no_sense(
         ("gpt2", BackendError, "layer 0 of gpt2 .* values depend on the position"),
         ("deepseek-v3", BackendError, "layer 0 of deepseek_v3 .* values depend on the position"),
         ("dynamic-ntk", BackendError, "no rotary embedding turns a key"),
+        (
+            "gemma3n",
+            BackendError,
+            r"layer 1 of gemma3n .* positions from the cache of another layer",
+        ),
         ("mamba", ConfigError, r"no layer of mamba .* keeps a full history \(it has ArraysCache"),
     ],
 )
