@@ -19,6 +19,7 @@ from omnitide.mlx_lm.caches import caches_of, ledger_of
 from omnitide.mlx_lm.encoding import VERSION, check_rows, decode_ledger
 from omnitide.mlx_lm.fingerprint import differences, digest, model_configuration
 from omnitide.mlx_lm.layer import BoundedKVCache
+from omnitide.mlx_lm.listening import embeddings
 from omnitide.mlx_lm.options import CacheOptions
 from omnitide.mlx_lm.rows import Rows
 
@@ -47,9 +48,15 @@ def save_prompt_cache(
 
     Raises:
         CacheFileError: It can't be written.
-        ConfigError: The cache is another one, or metadata are no strings.
+        ConfigError: The cache is another one or another model's, or metadata are no strings.
     """
     ledger = ledger_of(cache)
+    ears = [getattr(embedding, "omnitide_heard", None) for embedding in embeddings(model)]
+    if ledger.heard is not None and ledger.heard not in ears:
+        raise ConfigError(
+            f"[mlx-lm] the cache was made for another model than this {type(model).__module__}, or "
+            "its embedding was replaced since; give save_prompt_cache the model it was made for"
+        )
     words_given = metadata or {}
     if not all(isinstance(w, str) for pair in words_given.items() for w in pair):
         raise ConfigError(

@@ -135,6 +135,19 @@ def test_a_name_without_its_ending_is_the_same_file(
     assert cache_stats(caches).tokens_seen == 100
 
 
+def test_a_cache_is_saved_with_its_own_model(
+    tiny_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A file that names another model would be loaded for it."""
+    model, draft = tiny_model("llama"), tiny_model("llama", 1)
+    caches, _ = small(model), small(draft)
+    with pytest.raises(
+        ConfigError, match=r"made for another model than this mlx_lm\.models\.llama"
+    ):
+        save_prompt_cache(tmp_path / "talk", caches, draft)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("metadata", [{"a": object()}, {"a": 1}, {1: "a"}])
 def test_metadata_are_strings(
     metadata: dict[Any, Any], tiny_model: Callable[..., Any], tmp_path: Path

@@ -366,7 +366,7 @@ def test_a_copy_shares_the_model_and_nothing_else(model: Any, text: Callable[...
     feed(model, caches, text(60))
     twin = copy.deepcopy(caches)
     assert twin[0].ledger._rotations[0] is caches[0].ledger._rotations[0]
-    assert twin[0].ledger._heard is caches[0].ledger._heard
+    assert twin[0].ledger.heard is caches[0].ledger.heard
     assert twin[0].ledger.state.layers[0].keys is not caches[0].ledger.state.layers[0].keys
 
 
