@@ -27,12 +27,17 @@ def main() -> None:
     """Talk."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--max-kv-size", type=int, default=4096, help="tokens held")
+    parser.add_argument("--max-kv-size", type=int, default=4096, help="tokens held, in a new talk")
     parser.add_argument("--max-tokens", type=int, default=512, help="of a reply")
     parser.add_argument("--cache-file", type=Path, help="where the conversation is kept")
     options = parser.parse_args()
 
-    model, tokenizer, *_ = mlx_lm.load(options.model)
+    try:
+        model, tokenizer, *_ = mlx_lm.load(options.model)
+    except (OSError, ValueError) as error:
+        parser.error(f"can't load {options.model}: {error}")
+    if not tokenizer.has_chat_template:
+        parser.error(f"{options.model} has no chat template; take a model made for chat")
     file = options.cache_file and options.cache_file.with_suffix(".safetensors")
     if file and file.exists():
         cache = load_prompt_cache(file, model, tokenizer=tokenizer)

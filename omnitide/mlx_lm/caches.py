@@ -28,7 +28,7 @@ def make_prompt_cache(
 ) -> list[Any]:
     """The caches of a model of mlx-lm, for `stream_generate(..., prompt_cache=...)` and the like.
 
-    Runs the model on a few tokens, twice, to see what it does with its caches. Listens to the
+    Runs the model on a few tokens, a few times, to see what it does with its caches. Listens to the
     embedding of the model from then on. Make the caches when the model is final: quantised, with
     its adapters.
 

@@ -19,6 +19,7 @@ from omnitide.mlx_lm.caches import caches_of, ledger_of
 from omnitide.mlx_lm.encoding import VERSION, check_rows, decode_ledger
 from omnitide.mlx_lm.fingerprint import differences, digest, model_configuration
 from omnitide.mlx_lm.layer import BoundedKVCache
+from omnitide.mlx_lm.listening import embeddings
 from omnitide.mlx_lm.options import CacheOptions
 from omnitide.mlx_lm.rows import Rows
 
@@ -47,9 +48,20 @@ def save_prompt_cache(
 
     Raises:
         CacheFileError: It can't be written.
-        ConfigError: The cache is another one.
+        ConfigError: The cache is another one or another model's, or metadata are no strings.
     """
     ledger = ledger_of(cache)
+    ears = [getattr(embedding, "omnitide_heard", None) for embedding in embeddings(model)]
+    if ledger.heard is not None and ledger.heard not in ears:
+        raise ConfigError(
+            f"[mlx-lm] the cache was made for another model than this {type(model).__module__}, or "
+            "its embedding was replaced since; give save_prompt_cache the model it was made for"
+        )
+    words_given = metadata or {}
+    if not all(isinstance(w, str) for pair in words_given.items() for w in pair):
+        raise ConfigError(
+            "[mlx-lm] metadata must be a dict of strings, got other values; make them strings"
+        )
     version, words, *shared = ledger.encoded()
     arrays: dict[str, Any] = {f"ledger.{name}": a for name, a in zip(_SHARED, shared, strict=True)}
     layers: list[Any] = []
@@ -75,9 +87,9 @@ def save_prompt_cache(
         "hash": digest(configuration),
         "ledger": words,
         "layers": json.dumps(layers),
-        "metadata": json.dumps(metadata or {}),
+        "metadata": json.dumps(words_given),
     }
-    return _write(Path(file), arrays, texts)
+    return _write(_named(file), arrays, texts)
 
 
 def load_prompt_cache(
@@ -86,7 +98,7 @@ def load_prompt_cache(
     """Read a prompt cache that `save_prompt_cache` wrote, with the options it was made with.
 
     Args:
-        file: Its place.
+        file: Its place; `.safetensors` is added where it is missing.
         model: The same model; it is looked at as `make_prompt_cache` does.
         tokenizer: The same tokenizer, if the cache was made with one.
         return_metadata: Whether to give back the words that were saved with it.
@@ -98,7 +110,7 @@ def load_prompt_cache(
         CacheFileError: The file can't be read, is of another version or does not fit.
         ConfigError, BackendError: As `make_prompt_cache`.
     """
-    path = Path(file)
+    path = _named(file)
     arrays, texts = _read(path)
     try:
         saved = json.loads(texts["configuration"])
@@ -153,7 +165,8 @@ def _check_fits(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
     if digest(saved) == digest(now):
         return
     found = {where: (then, here) for where, then, here in differences(saved, now)}
-    where = "markers.tokenizer" if "markers.tokenizer" in found else next(iter(found))
+    telling = ("markers.tokenizer", "model.class")  # the others follow from these
+    where = next((key for key in telling if key in found), next(iter(found)))
     then, here = found[where]
     if where == "markers.tokenizer":
         advice = "give load_prompt_cache the tokenizer" if then else "leave out tokenizer"
@@ -172,9 +185,12 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def _named(file: str | Path) -> Path:
+    path = Path(file)
+    return path if path.suffix == ".safetensors" else path.with_name(f"{path.name}.safetensors")
+
+
 def _write(path: Path, arrays: dict[str, Any], texts: dict[str, str]) -> Path:
-    if path.suffix != ".safetensors":
-        path = path.with_name(f"{path.name}.safetensors")
     part = path.with_name(f".{path.stem}.{os.getpid()}.safetensors")
     try:
         mx.save_safetensors(str(part), arrays, texts)

@@ -40,6 +40,7 @@ class Ledger:
         options: What was asked for.
         markers: Marks of the tokenizer.
         shapes: Heads, size of a key and size of a value of each layer.
+        heard: Tells the tokens that the model is given. None where they can't be heard.
         state: Replaced as a whole.
         pending: Tokens of the rows that are in no unit.
     """
@@ -55,7 +56,7 @@ class Ledger:
     ) -> None:
         """Of as many layers as there are `rotations`; None is a layer without positions."""
         self.options, self.markers, self.shapes = options, markers, tuple(shapes)
-        self._policy, self._heard = policy, heard
+        self._policy, self.heard = policy, heard
         self._rotations = tuple(rotations)
         self.state = PromptState(tuple(Rows() for _ in rotations))
         self.pending = Pending()
@@ -85,7 +86,7 @@ class Ledger:
             self._given.clear()
         if not self._given:
             self._count = count
-            self._ids = None if self._heard is None else self._heard.take(count)
+            self._ids = None if self.heard is None else self.heard.take(count)
             self._rewound = Rewound(0, 0, set())
         fetched = self.state.layers[layer].append(self.state.rows, keys, values)
         self._given.add(layer)

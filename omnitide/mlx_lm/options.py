@@ -95,7 +95,30 @@ def cache_options(
             f"({high_watermark:,}); give one"
         )
     high = high_watermark if max_kv_size is None else max_kv_size
+    watermarks = {"max_kv_size or high_watermark": high, "low_watermark": low_watermark}
+    for name, value in {**watermarks, "draft_tokens": draft_tokens, **knobs}.items():
+        _check_number(name, value)
     retention = family_retention(
         DEFAULTS, high_watermark=high, low_watermark=low_watermark, **knobs
     )
     return CacheOptions(policy, retention, draft_tokens)
+
+
+_FRACTIONS = ("recent_share", "heavy_share", "vision_window")
+
+
+def _check_number(name: str, value: Any) -> None:
+    """Refuse what is no number: a string, a tokenizer in the place of a watermark.
+
+    Raises:
+        ConfigError: The value is no whole number, or no number where a fraction is meant.
+    """
+    kinds = (int, float) if name in _FRACTIONS else (int,)
+    if value is None and name != "draft_tokens":
+        return  # not given
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        what = "a number" if name in _FRACTIONS else "a whole number"
+        raise ConfigError(
+            f"[mlx-lm] {name} must be {what}, got {repr(value)[:40]} ({type(value).__name__}); "
+            "give it as one, and other options by name"
+        )

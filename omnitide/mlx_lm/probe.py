@@ -4,6 +4,9 @@ A token alone attends to itself only, so its keys and values depend on its posit
 rotation and nothing else. They are compared at two positions: values must be equal; keys must be
 equal (a layer without positions) or turned by one of the model's rotary embeddings. So what an
 eviction will do to keys has been seen to be right on this very model, or the model is refused.
+
+Where some layers have a sliding window, three more runs show that they and the others take
+positions each from their own caches: after an eviction these differ.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.models.cache import make_prompt_cache as own_caches
 
 from omnitide.errors import BackendError, ConfigError
@@ -68,7 +71,7 @@ class Recorder:
 
 
 def probe(model: Any) -> Probed:
-    """Find out how a model of mlx-lm uses its caches. Runs two forward passes of one token each.
+    """Find out how a model of mlx-lm uses its caches. Runs a few forward passes of one token each.
 
     Raises:
         ConfigError: No layer holds a full history.
@@ -89,7 +92,7 @@ def probe(model: Any) -> Probed:
         )
     found = embeddings(model)
     ears = [listen(embedding) for embedding in found]
-    near, ids = _run(model, full, 0, found, name)
+    near, ids = _run(model, dict.fromkeys(full, 0), found, name)
     heard = None
     for embedding, ear in zip(found, ears, strict=True):
         told, ear.ids = ear.ids, None
@@ -97,7 +100,10 @@ def probe(model: Any) -> Probed:
             heard = ear
         else:
             leave(embedding)
-    far, _ = _run(model, full, _FAR, found, name)
+    far, _ = _run(model, dict.fromkeys(full, _FAR), found, name)
+    _check_apart(model, full, own, found, name)
+    if heard is not None:
+        heard.ids = None  # those of the probe are no tokens of a text
     used = [i for i in full if near[i].keys is not None and far[i].keys is not None]
     if not used:
         raise BackendError(f"[mlx-lm] {name} does not use the caches it is given")
@@ -113,14 +119,18 @@ def probe(model: Any) -> Probed:
 
 
 def _run(
-    model: Any, full: Sequence[int], offset: int, found: Sequence[Any], name: str
+    model: Any, offsets: dict[int, int], found: Sequence[Any], name: str
 ) -> tuple[dict[int, Recorder], Any]:
-    """One pass over single tokens, as a batch, at a position. What each layer was given."""
+    """One pass over single tokens, as a batch, at a position for each of some layers.
+
+    Returns:
+        What each of these was given, and the tokens.
+    """
     vocabulary = min((e.weight.shape[0] for e in found), default=2)
     count = min(_TOKENS, vocabulary)
     ids = mx.array(np.linspace(0, vocabulary - 1, count).astype(np.int32))[:, None]
     caches = list(own_caches(model))
-    recorders = {i: Recorder(offset) for i in full}
+    recorders = {i: Recorder(offset) for i, offset in offsets.items()}
     for i, recorder in recorders.items():
         caches[i] = recorder
     try:
@@ -132,6 +142,25 @@ def _run(
         ) from error
     mx.eval([(r.keys, r.values) for r in recorders.values()])
     return recorders, ids
+
+
+def _check_apart(
+    model: Any, full: Sequence[int], own: Sequence[Any], found: Sequence[Any], name: str
+) -> None:
+    """Moving the positions of full layers must not move those of a window, nor the other way."""
+    window = [i for i, cache in enumerate(own) if type(cache) is RotatingKVCache]
+    if not window:
+        return
+    layers = {**dict.fromkeys(full, 0), **dict.fromkeys(window, 0)}
+    still, _ = _run(model, layers, found, name)
+    for moved, others in ((full, window), (window, full)):
+        run, _ = _run(model, {**layers, **dict.fromkeys(moved, _FAR)}, found, name)
+        for i in others:
+            if still[i].keys is not None and not _agree(run[i].keys, still[i].keys):
+                raise BackendError(
+                    f"[mlx-lm] layer {i} of {name} takes its positions from the cache of another "
+                    f"layer ({moved[0]}, say), which is not cut as its own is; use its own cache"
+                )
 
 
 def _check_values(near: Recorder, far: Recorder, layer: int, name: str) -> None:

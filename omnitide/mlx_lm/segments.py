@@ -19,6 +19,9 @@ from omnitide.units import Role, Unit, UnitBuilder, UnitKind
 SHORTEST = 16
 """Tokens below which a paragraph is joined with the next one, as a heading is."""
 
+MOST_CLOSING = 8
+"""Marks and white space that close one unit. A longer run of them is cut, or it would never end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -85,7 +88,7 @@ class _Reader:
         self.place = place
         self.roles: list[Role] = []
         self._alone = False  # the token that begins a sequence is a unit of its own
-        self._closed = False
+        self._closing = 0  # tokens of what closes the unit, so far
         self._ended = False
         self._broke = False  # the last token ended a line
 
@@ -97,8 +100,9 @@ class _Reader:
             return True
         if self._alone:
             return True
-        if self._closed:
-            return token not in markers.closers and token not in markers.space
+        if self._closing:
+            more = token in markers.closers or token in markers.space
+            return not more or self._closing >= MOST_CLOSING
         if token in markers.closers:
             return False
         blank = bool(markers.text(token)) and not markers.text(token).strip()
@@ -119,8 +123,8 @@ class _Reader:
             self.roles.append(Role.BOUNDARY)
             self._alone = True
             return
-        if token in markers.closers or (self._closed and token in markers.space):
-            self._closed = True
+        if token in markers.closers or (self._closing and token in markers.space):
+            self._closing += 1
             self.roles.append(Role.BOUNDARY)
             return
         self.roles.append(Role.CONTENT)
@@ -130,7 +134,7 @@ class _Reader:
 
     def next_place(self) -> Place:
         """Where the next unit begins."""
-        kind = UnitKind.TEXT if self._closed or self._alone else self.place.kind
+        kind = UnitKind.TEXT if self._closing or self._alone else self.place.kind
         return Place(kind, False, self.place.prefix and self.place.kind == UnitKind.SYSTEM)
 
 

@@ -2,8 +2,9 @@
 
 1. The system prefix and the newest unit stay whole.
 2. The first paragraphs behind the prefix stay as far as the text budget reaches, and never take
-   more than a quarter of the low watermark: they say what all is about, and models lean on the
-   first tokens of a text. If the first paragraph alone is longer, its first tokens stay.
+   more than a quarter of the low watermark, or half of it with their marks: they say what all is
+   about, and models lean on the first tokens of a text. If the first paragraph alone is longer, its
+   first tokens stay.
 3. Other paragraphs leave, oldest first, until the low watermark is met. With the last words of a
    turn its marks leave too, so what stays reads as a conversation.
 """
@@ -21,7 +22,10 @@ from omnitide.units import Cells, Role
 _BOUNDARY = int(Role.BOUNDARY)
 
 HEAD_SHARE = 4
-"""The first paragraphs take at most one part in so many of the low watermark."""
+"""The words of the first paragraphs take at most one part in so many of the low watermark."""
+
+MARKED_SHARE = 2
+"""The same with their marks, which outnumber the words where turns are short."""
 
 
 class Turns:
@@ -50,14 +54,16 @@ class Turns:
         loose = ~np.repeat(held, lengths)
         free = [int(i) for i in np.flatnonzero(~held) if i < len(starts) - 1]
         head = min(config.text_budget, config.low_watermark // HEAD_SHARE)
+        room = config.low_watermark // MARKED_SHARE
         first = True
         for unit in free:
             if excess <= 0:
                 break
             begin, count = int(starts[unit]), int(lengths[unit])
             if words[unit]:
-                if words[unit] <= head:  # one of the first paragraphs
+                if words[unit] <= head and count <= room:  # one of the first paragraphs
                     head -= int(words[unit])
+                    room -= count
                     first = False
                     continue
                 spoken = begin + int(np.argmin(boundary[begin : begin + count]))

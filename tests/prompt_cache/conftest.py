@@ -129,6 +129,35 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 8,
         },
     ),
+    "gemma3n": (  # one position for all layers, of the first cache
+        "gemma3n",
+        {
+            "text_config": {
+                **SMALL,
+                "model_type": "gemma3n",
+                "num_hidden_layers": 4,
+                "intermediate_size": [64] * 4,
+                "num_kv_shared_layers": 0,
+                "head_dim": 8,
+                "sliding_window": 8,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "max_position_embeddings": 4096,
+                "hidden_size_per_layer_input": 8,
+                "vocab_size_per_layer_input": VOCABULARY,
+                "rope_theta": 1e4,
+                "rope_local_base_freq": 1e4,
+                "rope_scaling": None,
+                "final_logit_softcapping": 30.0,
+                "activation_sparsity_pattern": [0.0] * 4,
+                "altup_num_inputs": 2,
+                "altup_coef_clip": None,
+                "altup_correct_scale": True,
+                "altup_active_idx": 0,
+                "laurel_rank": 4,
+                "query_pre_attn_scalar": 8,
+            }
+        },
+    ),
     "gpt2": (
         "gpt2",
         {

@@ -117,8 +117,8 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Non
     ("name", "seed", "message"),
     [
         ("llama", 1, r"for another model: model\.weights was "),
-        ("qwen2", 0, r"for another model: model\."),
-        ("gemma3", 0, r"for another model: model\."),
+        ("qwen2", 0, r"for another model: model\.class was 'llama', is 'qwen2'"),
+        ("gemma3", 0, r"for another model: model\.class was 'llama', is 'gemma3_text'"),
     ],
 )
 def test_another_model_is_refused(
@@ -126,6 +126,36 @@ def test_another_model_is_refused(
 ) -> None:
     with pytest.raises(CacheFileError, match=message):
         load_prompt_cache(saved, tiny_model(name, seed))
+
+
+def test_a_name_without_its_ending_is_the_same_file(
+    saved: Path, tiny_model: Callable[..., Any]
+) -> None:
+    caches = load_prompt_cache(saved.with_suffix(""), tiny_model("llama"))
+    assert cache_stats(caches).tokens_seen == 100
+
+
+def test_a_cache_is_saved_with_its_own_model(
+    tiny_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A file that names another model would be loaded for it."""
+    model, draft = tiny_model("llama"), tiny_model("llama", 1)
+    caches, _ = small(model), small(draft)
+    with pytest.raises(
+        ConfigError, match=r"made for another model than this mlx_lm\.models\.llama"
+    ):
+        save_prompt_cache(tmp_path / "talk", caches, draft)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("metadata", [{"a": object()}, {"a": 1}, {1: "a"}])
+def test_metadata_are_strings(
+    metadata: dict[Any, Any], tiny_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    model = tiny_model("llama")
+    with pytest.raises(ConfigError, match="metadata must be a dict of strings"):
+        save_prompt_cache(tmp_path / "talk", small(model), model, metadata)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tokenizer_that_was_not_there_is_refused(

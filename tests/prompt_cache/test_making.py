@@ -47,6 +47,14 @@ def test_watermarks(tiny_model: Callable[..., Any]) -> None:
         ({"draft_tokens": 901}, r"draft_tokens must be in \[0, 900\]"),
         ({"draft_tokens": -1}, r"draft_tokens must be in \[0, 900\]"),
         ({"tokenizer": 7}, "int has no encode"),
+        ({"max_kv_size": "4096"}, r"must be a whole number, got '4096' \(str\)"),
+        ({"max_kv_size": object()}, r"must be a whole number, got <object .* \(object\)"),
+        ({"high_watermark": 4096.0}, r"must be a whole number, got 4096\.0 \(float\)"),
+        ({"low_watermark": True}, "low_watermark must be a whole number, got True"),
+        ({"draft_tokens": 2.5}, "draft_tokens must be a whole number, got 2.5"),
+        ({"draft_tokens": None}, "draft_tokens must be a whole number, got None"),
+        ({"text_budget": "x"}, "text_budget must be a whole number, got 'x'"),
+        ({"recent_share": "x"}, "recent_share must be a number, got 'x'"),
     ],
 )
 def test_options_that_make_no_sense(
@@ -62,6 +70,11 @@ def test_options_that_make_no_sense(
         ("gpt2", BackendError, "layer 0 of gpt2 .* values depend on the position"),
         ("deepseek-v3", BackendError, "layer 0 of deepseek_v3 .* values depend on the position"),
         ("dynamic-ntk", BackendError, "no rotary embedding turns a key"),
+        (
+            "gemma3n",
+            BackendError,
+            r"layer 1 of gemma3n .* positions from the cache of another layer",
+        ),
         ("mamba", ConfigError, r"no layer of mamba .* keeps a full history \(it has ArraysCache"),
     ],
 )

@@ -62,6 +62,22 @@ def test_a_chat_is_bounded_and_goes_on_another_day(folder: Path, tmp_path: Path)
     assert "Traceback" not in third.stderr
 
 
+def test_a_chat_needs_a_model_made_for_it(
+    folder: Path, tokenizer: Callable[[str], Any], tmp_path: Path
+) -> None:
+    missing = run("examples/long_chat.py", str(tmp_path / "none"), said="w1\n")
+    assert missing.returncode == 2
+    assert f"can't load {tmp_path / 'none'}: " in missing.stderr
+    assert "Traceback" not in missing.stderr
+    for file in folder.glob("*token*"):
+        file.unlink()
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer("plain")._tokenizer.save_pretrained(folder)
+    plain = run("examples/long_chat.py", str(folder), said="w1\n")
+    assert plain.returncode == 2
+    assert plain.stderr.strip().endswith("has no chat template; take a model made for chat")
+
+
 def test_the_benchmark_compares_caches(folder: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(" ".join(f"w{i * i % 60}" for i in range(400)))

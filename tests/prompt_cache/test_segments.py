@@ -175,6 +175,14 @@ def test_a_long_paragraph_is_cut_and_marks_are_not(tokenizer: Callable[[str], An
     assert [len(u) for u in found.units] == [10, 10 + 2]
 
 
+@pytest.mark.parametrize("token", [7, 1])
+def test_a_run_of_closing_marks_is_cut(token: int) -> None:
+    """It has no end by itself: a batch padded with the token that ends a text, an empty line."""
+    found = cut(np.array([7, *[token] * 200], np.int32), Place(), MARKS, 24)
+    assert found.used > 170
+    assert max(len(u) for u in found.units) <= 24
+
+
 def test_without_a_tokenizer_units_are_blocks() -> None:
     found = cut(np.arange(35, dtype=np.int32), Place(), Markers(), 10)
     assert [len(u) for u in found.units] == [10, 10, 10]

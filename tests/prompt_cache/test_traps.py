@@ -366,7 +366,7 @@ def test_a_copy_shares_the_model_and_nothing_else(model: Any, text: Callable[...
     feed(model, caches, text(60))
     twin = copy.deepcopy(caches)
     assert twin[0].ledger._rotations[0] is caches[0].ledger._rotations[0]
-    assert twin[0].ledger._heard is caches[0].ledger._heard
+    assert twin[0].ledger.heard is caches[0].ledger.heard
     assert twin[0].ledger.state.layers[0].keys is not caches[0].ledger.state.layers[0].keys
 
 
@@ -411,6 +411,27 @@ def test_embeddings_in_place_of_tokens_are_held_without_ids(
     assert (held(caches)[-8:] == -1).all()
     feed(model, caches, text(80))
     assert cache_stats(caches).evictions > 0
+
+
+def test_tokens_of_the_probe_are_not_taken_for_those_of_a_text(
+    model: Any, text: Callable[..., Any]
+) -> None:
+    """The probe runs on eight tokens; so does the first pass here, which has no ids of its own."""
+    caches = small(model)
+    rows = model.model.embed_tokens.weight[mx.array(text(8))]
+    model(mx.zeros((1, 8), mx.int32), cache=caches, input_embeddings=rows[None])
+    assert (held(caches) == -1).all()
+
+
+def test_a_run_of_the_token_that_ends_a_text_is_bounded(
+    model: Any, tokenizer: Callable[[str], Any]
+) -> None:
+    words = tokenizer("chatml")
+    caches = make_prompt_cache(model, 96, tokenizer=words)
+    feed(model, caches, np.full(400, words.eos_token_id, np.int32))
+    stats = cache_stats(caches)
+    assert stats.tokens_kept <= 96
+    assert stats.tokens_seen == 400
 
 
 def test_reading_tokens_never_waits_while_decoding(

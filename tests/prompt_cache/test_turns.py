@@ -149,6 +149,15 @@ def test_a_second_cut_goes_on_where_the_first_one_ended() -> None:
     assert left(kept(history, low_watermark=80)) == [(0, 5, 10), (1, 3, 20), (3, 2, 0), (6, 5, 30)]
 
 
+def test_marks_of_short_turns_do_not_fill_the_cache() -> None:
+    """Sixty replies of one word are 360 tokens, of which the budget of words would keep 180."""
+    turns: list[Sketch] = [(PROMPT if i % 2 else REPLY, 3, 1, 2) for i in range(60)]
+    after = kept(history_of(turns), low_watermark=120)
+    assert len(after) <= 120
+    assert left(after)[:10] == [(i, 5, 1) for i in range(10)]
+    assert left(after)[-1] == (59, 5, 1)
+
+
 def test_policies_that_need_attention_mass_are_refused() -> None:
     assert next(iter(TEXT_POLICIES)) == "turns"
     assert "h2o" not in TEXT_POLICIES
