@@ -30,7 +30,7 @@ from omnitide.backends.cuda.blas import Blas
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.dequantize import Dequantize
 from omnitide.backends.cuda.quantized_matmul import TOKENS, QuantizedMatMul
-from omnitide.backends.cuda.quantized_matvec import RINGS, QuantizedMatVec, Ring
+from omnitide.backends.cuda.quantized_matvec import RINGS, RINGS_OF_8, QuantizedMatVec, Ring
 from omnitide.quantized import QuantizedWeight
 
 EPS = 1e-6
@@ -174,13 +174,14 @@ def main() -> None:
     parser.add_argument("--group", type=int, choices=(32, 64, 128), default=64)
     parser.add_argument("--rows", type=int, nargs="+", default=[1])
     parser.add_argument("--products", nargs="+", default=None)
-    parser.add_argument("--rings", type=parse_ring, nargs="+", default=RINGS[:1])
+    parser.add_argument("--rings", type=parse_ring, nargs="+")
     parser.add_argument("--blocks", type=int, nargs="+", choices=TOKENS, default=TOKENS)
     parser.add_argument("--peer", action="store_true")
     options = parser.parse_args()
     cp.cuda.Stream(non_blocking=True).use()
     shape, dtype = SHAPES[options.shape], cp.dtype(options.dtype)
-    bench, ceiling = Bench(options.rings, options.blocks), copy_bandwidth()
+    rings = options.rings or (RINGS_OF_8 if options.bits == 8 else RINGS)[:1]
+    bench, ceiling = Bench(rings, options.blocks), copy_bandwidth()
     print(f"copy {ceiling:.2f} TB/s", flush=True)
 
     def make(heights: tuple[int, ...], width: int, layers: int) -> list[Pairs]:

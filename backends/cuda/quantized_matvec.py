@@ -55,7 +55,10 @@ RINGS = (
     Ring(8, 256, 2),
     Ring(8, 256, 1),
 )
-"""The first that fits is taken. With less under way, `quantized_matmul` is faster."""
+"""For 4 bits. The first that fits is taken. With less under way, `quantized_matmul` is faster."""
+
+RINGS_OF_8 = (Ring(8, 512, 2), *RINGS[2:])
+"""For 8 bits, where a lane has too many registers for more warps, and more would gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class QuantizedMatVec:
     """
 
     def __init__(
-        self, compiler: Compiler, multiprocessors: int, rings: Sequence[Ring] = RINGS
+        self, compiler: Compiler, multiprocessors: int, rings: Sequence[Ring] | None = None
     ) -> None:
         self._compiler = compiler
         self._multiprocessors = multiprocessors
@@ -177,8 +180,8 @@ class QuantizedMatVec:
         fold = min(group, 64)
         row_of_x = packs + 1 if fold == 64 else packs | 4
         static = 4 * 16 * room + 1024
-        for ring in self._rings:
-            warps = min(ring.warps, 8) if room > 8 else ring.warps
+        for ring in self._rings or (RINGS_OF_8 if bits == 8 else RINGS):
+            warps = min(ring.warps, 8) if room > 8 or bits == 8 else ring.warps
             pairs = max(ring.row_bytes * 8 // (2 * bits * group), 1)
             groups = min(2 * pairs, _MAX_GROUPS, even_groups)
             columns = groups * group

@@ -16,11 +16,11 @@
 //
 // T: __half or __nv_bfloat16. A group's products with the codes are summed in float, then times its
 // scale, plus its shift times the sum of its x; one rounding at the end. What is infinite in x may
-// come out as NaN. Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16), best one a
-// multiprocessor; each takes an equal share of the rows. Shared memory, in bytes, with `groups`
-// rounded up to an even number: warps slots (16 pitch(columns BITS / 8) + 512 reads) + 16 (tokens +
-// norm) x_pitch(width) + 4 TOKENS (groups + 16 (batch (1 + gated) + warps - 1)), where `reads` is
-// columns / GROUP in eights. Reference: `linear`, `rms_norm`, `swiglu` of
+// come out as NaN. Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16 or 8 bits), best
+// one a multiprocessor; each takes an equal share of the rows. Shared memory, in bytes, with
+// `groups` rounded up to an even number: warps slots (16 pitch(columns BITS / 8) + 512 reads) + 16
+// (tokens + norm) x_pitch(width) + 4 TOKENS (groups + 16 (batch (1 + gated) + warps - 1)), where
+// `reads` is columns / GROUP in eights. Reference: `linear`, `rms_norm`, `swiglu` of
 // backends/reference/backend.py with the weights of omnitide/dequantize.py.
 //
 // A block's rows are cut into tiles of 16, a tile into pieces of `columns` columns, an even number
@@ -132,7 +132,7 @@ __device__ __forceinline__ void add_group(float& total, float scale, float sum, 
 }
 
 template <typename T, int BITS, int GROUP, int TOKENS>
-__global__ void __launch_bounds__(TOKENS > 8 ? 256 : 512, 1)
+__global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     quantized_matvec(const T* x, const T* norm_weight, float eps, const unsigned* codes_0,
                      const unsigned* codes_1, const unsigned* codes_2, const T* scales_0,
                      const T* scales_1, const T* scales_2, const T* shifts_0, const T* shifts_1,
