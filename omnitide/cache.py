@@ -205,7 +205,8 @@ class BoundedCache:
         history = state.history.renew_prefix(kept, unit, slots)
         angles, mass = self._angles(history), state.mass
         cells = history.cells[: kept + len(unit)]
-        self._run(self._steps(cells, angles, kept, state.rotation), embeddings, None)
+        # Without a rotation: the pass sees a part of the cells, whose angles are about to change.
+        self._run(self._steps(cells, angles, kept, None), embeddings, None)
         table.release(state.history.cells["slot"][kept:before])
         if mass is not None:
             mass = np.concatenate([mass[:kept], np.zeros(len(unit)), mass[before:]])
@@ -299,7 +300,7 @@ class BoundedCache:
         cells: Cells,
         angles: Table,
         first: int,
-        rotation: int,
+        rotation: int | None,
         with_mass: bool = False,
         watched: Callable[[int, int], Watch | None] | None = None,
     ) -> Iterator[Step]:

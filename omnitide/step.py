@@ -86,7 +86,8 @@ class Step:
         watch: Shown each layer's queries, un-rotated, shape (num_queries, num_heads, head_dim).
         rotation: Tells angles apart. Cells that two steps over the same pools share have equal
             angles if the steps have equal `rotation`, so a backend that keeps turned keys need not
-            turn them again. None: nothing is known.
+            turn them again. The first step of a rotation holds all live cells: later ones hold
+            these and what was appended since. None: nothing is known, as where a pass sees a part.
     """
 
     slots: Slots

@@ -133,6 +133,28 @@ def test_layout_never_changes_a_decision(
     assert all(story == stories[0] for story in stories)
 
 
+def test_turned_keys_may_be_kept(
+    open_duplex: Open, second: Chunk, script: Any, duplex_model: Any, monkeypatch: Any
+) -> None:
+    """A rotation begins with a pass over all live cells (`Step.rotation`), renewals or not."""
+    script(talkative())
+    session = open_duplex(policy="fifo", duplex=DuplexConfig(force_listen=1, recall=6))
+    run, seen = duplex_model.backend.forward_pass, set()
+
+    def forward_pass(forward: Any, x: Any, pools: Any, step: Any) -> Any:
+        if step.rotation is not None and step.rotation not in seen:
+            seen.add(step.rotation)
+            live = session.cache.history.cells["slot"].tolist()
+            assert set(live) <= set(step.slots.tolist())
+        return run(forward, x, pools, step)
+
+    monkeypatch.setattr(duplex_model.backend, "forward_pass", forward_pass)
+    for index in range(12):
+        session.append_media(second(index))
+    assert session.cache.state.renewals > 2
+    assert len(seen) > 2
+
+
 @pytest.mark.parametrize("policy", ["omnipick", "fifo"])
 def test_units_stay_well_formed(open_duplex: Open, second: Chunk, script: Any, policy: str) -> None:
     script(talkative())
