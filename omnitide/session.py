@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from omnitide.acceptance import make_acceptance
 from omnitide.backend import Array, Backend
 from omnitide.cache import BoundedCache, Eviction
+from omnitide.cache_state import CacheState
 from omnitide.calibration import Calibration
 from omnitide.capacity import ADVICE, CLOSING, plan_capacity
 from omnitide.config import (
@@ -94,6 +95,8 @@ class Session:
         self._policy = make_policy(policy)
         self._figures = Figures()
         self._stop = False
+        self._replies = 0  # counts replies begun, so that each knows whether it is the newest
+        self._before: CacheState | None = None  # what an aside that was begun goes back to
         self._run = model.backend.run
         media = media or model.media
         unit = self._largest_unit(media, largest_unit)
@@ -156,13 +159,25 @@ class Session:
         return self._run(self._update, lambda: (self.model.encode_text(text, self.time), {}))
 
     def ask(
-        self, prompt: str, *, max_tokens: int | None = None, sampling: SamplingConfig | None = None
+        self,
+        prompt: str,
+        *,
+        max_tokens: int | None = None,
+        sampling: SamplingConfig | None = None,
+        aside: bool = False,
     ) -> Iterator[GenerationResponse]:
         """Ask a question now and stream the reply.
 
         The prompt is checked when this is called; the model runs while the result is iterated.
         Leaving the loop early ends the reply where it stands; the session goes on. So does
         appending or asking before it has ended.
+
+        Args:
+            prompt: The question.
+            max_tokens: Longest reply; the session's if None.
+            sampling: How tokens are chosen; greedy if None.
+            aside: Forget question and reply once the reply has ended, so that the history is what
+                it was before. Nothing is evicted meanwhile.
 
         Raises:
             ConfigError: The prompt is empty, or `max_tokens` exceeds the session's.
@@ -175,7 +190,7 @@ class Session:
             raise ConfigError(
                 f"[ask] max_tokens must be from 1 to the session's {self.max_tokens}, got {limit}"
             )
-        return self._reply(prompt, limit, Sampler(sampling or SamplingConfig()))
+        return self._reply(prompt, limit, Sampler(sampling or SamplingConfig()), aside)
 
     def stop(self) -> None:
         """End the reply being streamed after its next token. May be called from any thread."""
@@ -221,10 +236,12 @@ class Session:
             active_pages=state.table.active_pages,
         )
 
-    def _reply(self, prompt: str, limit: int, sampler: Sampler) -> Iterator[GenerationResponse]:
+    def _reply(
+        self, prompt: str, limit: int, sampler: Sampler, aside: bool
+    ) -> Iterator[GenerationResponse]:
         self._stop = False
         started = clock.perf_counter()
-        logits, asked, unit = self._run(self._begin_reply, prompt)
+        logits, asked, reply = self._run(self._begin_reply, prompt, aside)
         prompt_tps = asked / max(clock.perf_counter() - started, 1e-9)
         text = Detokenizer(self.model.decode_text)
         seconds = 0.0
@@ -234,7 +251,7 @@ class Session:
             token = self._run(sampler.choose, self.model.backend, logits)
             ends = token in self.model.eos_tokens
             last = ends or self._stop or count == limit
-            logits = self._run(self._feed, unit, token, last)
+            logits = self._run(self._feed, reply, token, last)
             elapsed = clock.perf_counter() - started
             seconds += elapsed
             self._figures.decoded(elapsed)
@@ -263,20 +280,29 @@ class Session:
         backend = self.model.backend
         return backend.to_numpy(backend.log_softmax(logits)).astype(np.float32)
 
-    def _begin_reply(self, prompt: str) -> tuple[Array, int, int]:
-        """Prefill a prompt and open the reply. Logits, tokens of the prompt, id of the reply."""
+    def _begin_reply(self, prompt: str, aside: bool) -> tuple[Array, int, int]:
+        """Prefill a prompt and open the reply. Logits, tokens of the prompt, number of the reply.
+
+        What an aside writes goes to slots that are free before it, so going back to the state
+        before it is all that forgetting takes; an eviction could move cells onto others' slots.
+        """
+        self._replies += 1
         self._return_to_user()
         encoded = self.model.encode_prompt(prompt, self.time, self.cache.state.stream)
+        if aside:
+            while self.cache.evict() is not None:  # so that `append` below has nothing to cut
+                pass
+            self._before = self.cache.state
         # A history above its watermark is cut after the reply: what is asked about must be seen.
         logits = self.cache.append(encoded)
         self.cache.open_reply(self.time)
         self.model.backend.synchronize(logits)
-        return logits, len(encoded.unit), self.cache.history.open_unit().id
+        return logits, len(encoded.unit), self._replies
 
     def _feed(self, reply: int, token: int, last: bool) -> Array:
         """Add a token to the open reply; with the last one, return to the user's turn."""
         record = self.cache.history.units[-1]
-        if record.id != reply or not record.open:
+        if reply != self._replies or not record.open:
             raise SessionError(
                 "[ask] a reply must be read to its end before the session goes on, this one was "
                 "ended by what was appended or asked since; ask again"
@@ -291,8 +317,11 @@ class Session:
         """End an open or never-begun reply, so that the stream is in the user's turn again.
 
         Derived from the history alone, so a reply that was interrupted anywhere is ended here, at
-        the latest before the next unit.
+        the latest before the next unit. An aside is forgotten instead.
         """
+        if self._before is not None:
+            self.cache.state, self._before = self._before, None
+            return None
         units = self.cache.history.units
         if units[-1].kind == UnitKind.PROMPT:
             self.cache.open_reply(self.time)
