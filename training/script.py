@@ -35,7 +35,8 @@ class Sound:
     """What one unit sounds like.
 
     Attributes:
-        kind: "speech", "beeps", or None for noise alone.
+        kind: "speech", "beeps", or None for noise alone; "sentence" and "repeat" are the two
+            halves of the needle's sentence, which takes two units.
         text: The word that is said, the number of beeps as a digit, or "".
         voice: Row of the speech bank (a voice with its speed).
         look: Seed of the offset in the unit, loudness and noise.
@@ -56,8 +57,8 @@ class Question:
         task: Name of the task.
         prompt: The question's words.
         answer: The one right answer.
-        distance: Units between the fact and the question; 0 is the newest unit and -1 means that
-            the answer hangs on no single unit.
+        distance: Units between the oldest fact that the answer needs and the question; 0 is the
+            newest unit and -1 means that the answer hangs on no single fact.
         inline: The question and its answer stand in the stream.
     """
 
