@@ -80,7 +80,7 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One stream: a picture and a sound for each unit; text and questions ascending in ``after``."""
+    """One stream: a picture and a sound a unit; text and questions ascending in ``after``."""
 
     pictures: tuple[Picture, ...]
     sounds: tuple[Sound, ...]
