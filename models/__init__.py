@@ -16,6 +16,7 @@ from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.errors import CheckpointError
 from omnitide.model import OmniModel
 from omnitide.models.checkpoint import open_checkpoint, read_config
+from omnitide.models.own_defaults import own_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,17 @@ def find_family(config: Mapping[str, Any]) -> Family:
 
 
 def family_defaults(folder: Path) -> FamilyDefaults:
-    """Defaults of the family of the checkpoint in a folder, of which config.json alone is read.
+    """Defaults of the family of the checkpoint in a folder, with what the checkpoint itself says.
+
+    No more than config.json and preprocessor_config.json are read.
 
     Raises:
-        CheckpointError: There is no config.json, or its family is not supported.
+        CheckpointError: There is no config.json, its family is not supported, or
+            preprocessor_config.json makes no sense.
     """
-    return _defaults_of(find_family(read_config(folder)))
-
-
-def _defaults_of(family: Family) -> FamilyDefaults:
+    family = find_family(read_config(folder))
     defaults: FamilyDefaults = import_module(f"{__name__}.{family.name}.model").DEFAULTS
-    return defaults
+    return own_defaults(defaults, folder)
 
 
 def load_model(
@@ -114,14 +115,14 @@ def load_model(
         folder: In the layout of Hugging Face.
         backend: Where the weights go, in its dtype.
         name: For people to read; the folder's own name by default.
-        media: Frame rate and picture size that the model's units are made for; the family's
-            defaults if None.
+        media: Frame rate and picture size that the model's units are made for; `family_defaults`
+            if None.
 
     Raises:
         CheckpointError: Whatever is wrong with the folder, before any weight is read.
     """
     family = find_family(read_config(folder))
     module = import_module(f"{__name__}.{family.name}.model")
-    media = media or _defaults_of(family).media()
+    media = media or family_defaults(folder).media()
     model: OmniModel = module.load(open_checkpoint(folder), backend, name or folder.name, media)
     return model

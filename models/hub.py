@@ -15,8 +15,8 @@ ALLOWED_FILES = ("*.safetensors", "*.json", "*.txt", "*.jinja")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-CONFIG_ONLY = ("config.json",)
-"""Enough to tell the family."""
+CONFIG_ONLY = ("config.json", "preprocessor_config.json")
+"""Enough to tell the family and the checkpoint's defaults."""
 
 
 def resolve(model: str, files: Sequence[str] = ALLOWED_FILES) -> Path:

@@ -1,7 +1,8 @@
 """The embedded default: what `omnitide generate` runs when it is given nothing.
 
-The checkpoint is data: a folder `assets/default/` with weights is used as it is. As long as there
-is none, small random weights are made once and kept in the user's cache folder, as the clip is.
+Checkpoint and clip are data: what lies in the folder `assets/default/` is used as it is. As long as
+there are no weights, small random ones are made once and kept in the user's cache folder; as long
+as there is no clip, a synthetic one is.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from omnitide.media.clip import write_clip
 from omnitide.models.minicpm_o import tiny as minicpm_o
 from omnitide.models.qwen2_5_omni.tiny import tiny_config, write_random_checkpoint
 
+CLIP = "clip.mp4"
+
 CLIP_SECONDS = 60
-"""Length of the embedded clip: long enough to pass the default watermark."""
+"""Length of the synthetic clip: long enough to pass the default watermark."""
 
 CLIP_SIZE = 224
-"""Width and height of the embedded clip, pixels."""
+"""Width and height of the synthetic clip, pixels."""
 
 
 def default_checkpoint(duplex: bool = False) -> Path:
@@ -34,19 +37,25 @@ def default_checkpoint(duplex: bool = False) -> Path:
     """
     if duplex:
         return _made_once("duplex", str(minicpm_o.tiny_config()), minicpm_o.write_random_checkpoint)
-    shipped = Path(str(files("omnitide.assets") / "default"))
-    if (shipped / "model.safetensors").is_file():
-        return shipped
+    if (_shipped() / "model.safetensors").is_file():
+        return _shipped()
     return _made_once("model", str(tiny_config()), write_random_checkpoint)
 
 
 def default_clip() -> Path:
     """The embedded clip, a real MP4 with H.264 and AAC, made if it is not there yet."""
+    if (_shipped() / CLIP).is_file():
+        return _shipped() / CLIP
 
     def write(folder: Path) -> None:
-        write_clip(folder / "clip.mp4", seconds=CLIP_SECONDS, width=CLIP_SIZE, height=CLIP_SIZE)
+        write_clip(folder / CLIP, seconds=CLIP_SECONDS, width=CLIP_SIZE, height=CLIP_SIZE)
 
-    return _made_once("clip", f"{CLIP_SECONDS} s, {CLIP_SIZE} px", write) / "clip.mp4"
+    return _made_once("clip", f"{CLIP_SECONDS} s, {CLIP_SIZE} px", write) / CLIP
+
+
+def _shipped() -> Path:
+    """The folder of what ships with the package; it may be missing."""
+    return Path(str(files("omnitide.assets") / "default"))
 
 
 def _made_once(kind: str, key: str, write: Callable[[Path], None]) -> Path:

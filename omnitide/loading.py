@@ -22,7 +22,7 @@ def load(
         model: A folder, or a repository name to download; None takes the embedded default.
         backend: "auto", "mlx", "cuda" or "reference".
         dtype: "float32", "float16", "bfloat16" or "float64"; the backend's default if None.
-        media: Pixel limits and frame rate that the encoders are to expect; the family's defaults
+        media: Pixel limits and frame rate that the encoders are to expect; `defaults_of` the model
             if None.
         duplex: Whether the embedded default is to be one that speaks when it decides to.
 
@@ -43,7 +43,7 @@ def load(
 
 
 def defaults_of(model: str | Path | None = None, *, duplex: bool = False) -> FamilyDefaults:
-    """Defaults of a model's family; of a repository no more than config.json is downloaded.
+    """Defaults of a model's family and checkpoint; of a repository no weight is downloaded.
 
     Args:
         model, duplex: As `load` takes them.

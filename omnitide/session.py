@@ -307,6 +307,9 @@ class Session:
                 "[ask] a reply must be read to its end before the session goes on, this one was "
                 "ended by what was appended or asked since; ask again"
             )
+        if last and self._before is not None:
+            self._return_to_user()  # nobody reads on after the last token of an aside
+            return None
         unit = self.model.reply_unit([token], record.length)
         logits = self.cache.extend(unit, self.model.embed([token]))
         if last:

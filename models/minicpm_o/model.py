@@ -29,6 +29,7 @@ from omnitide.models.minicpm_o.sizes import (
     sound_memory,
 )
 from omnitide.models.minicpm_o.stream_encoder import SoundStream
+from omnitide.models.own_defaults import own_defaults
 from omnitide.models.template import ChatTemplate
 from omnitide.step import Step
 from omnitide.units import Cells, Role, Unit, UnitBuilder, UnitKind
@@ -56,11 +57,12 @@ class MiniCPMO:
         eos_tokens: frozenset[int],
         media: MediaOptions,
         duplex: DuplexRules | None,
+        defaults: FamilyDefaults = DEFAULTS,
     ) -> None:
         self.config = config
         self.backend = encoder.backend
         self.spec = spec
-        self.defaults = DEFAULTS
+        self.defaults = defaults
         self.media = media
         ends = {template.end_of_turn, encoder.layout.markers.speech_end}
         self.eos_tokens = eos_tokens | ends
@@ -185,10 +187,11 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
     """
     opened = open_minicpm(checkpoint, name)
     config, template = opened.config, opened.template
+    defaults = own_defaults(DEFAULTS, checkpoint.folder)
     live_slices(media, config.slices)
     sound_memory(media, config.audio)
     weights = arrange(load_tensors(backend, opened.tensors), opened.converted)
     encoder = MediaEncoder(config, backend, weights, opened.layout, media)
     tokens = opened.duplex
     rules = None if tokens is None else DuplexRules(tokens, template, encoder)
-    return MiniCPMO(config, encoder, template, opened.spec, opened.ends, media, rules)
+    return MiniCPMO(config, encoder, template, opened.spec, opened.ends, media, rules, defaults)

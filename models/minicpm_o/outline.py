@@ -23,6 +23,7 @@ from omnitide.models.outline import (
     ModelOutline,
     decoder_values,
 )
+from omnitide.models.own_defaults import own_defaults
 
 RESAMPLED_ROWS = 5
 """Rows of the decoder's width that the resampler holds at once for each patch: the patch, its norm,
@@ -40,6 +41,7 @@ def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
     """
     opened = open_minicpm(checkpoint, name)
     config = opened.config
+    defaults = own_defaults(DEFAULTS, checkpoint.folder)
     unused = optional_tensors(config)
     # Only what is called a weight can have scales beside it, so parameters without a module stay.
     matrices = frozenset(
@@ -49,7 +51,7 @@ def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
     )
 
     def count_system(text: str | None) -> int:
-        message = DEFAULTS.system_prompt if text is None else text
+        message = defaults.system_prompt if text is None else text
         return len(opened.template.system(message))
 
     def encoder_values(options: MediaOptions) -> int:
@@ -58,7 +60,7 @@ def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
 
     return ModelOutline(
         spec=opened.spec,
-        defaults=DEFAULTS,
+        defaults=defaults,
         weights=opened.tensors,
         canonical=canonical,
         matrices=matrices,

@@ -15,6 +15,7 @@ from omnitide.models.assembly import assemble
 from omnitide.models.checkpoint import Checkpoint, load_tensors
 from omnitide.models.decoder import Decoder
 from omnitide.models.layers import Weights
+from omnitide.models.own_defaults import own_defaults
 from omnitide.models.qwen2_5_omni.audio import AudioTower, num_audio_tokens
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig
 from omnitide.models.qwen2_5_omni.image import TEMPORAL_PATCH, Grid, prepare_frames
@@ -49,11 +50,12 @@ class QwenOmni:
         spec: ModelSpec,
         eos_tokens: frozenset[int],
         media: MediaOptions,
+        defaults: FamilyDefaults = DEFAULTS,
     ) -> None:
         self.config = config
         self.backend = backend
         self.spec = spec
-        self.defaults = DEFAULTS
+        self.defaults = defaults
         self.media = media
         self.eos_tokens = eos_tokens | {template.end_of_turn}
         self.duplex = None
@@ -189,7 +191,8 @@ def load(checkpoint: Checkpoint, backend: Backend, name: str, media: MediaOption
         CheckpointError: Configuration, tensors, tokenizer or chat template don't fit.
     """
     opened = open_thinker(checkpoint, name)
+    defaults = own_defaults(DEFAULTS, checkpoint.folder)
     weights = load_tensors(backend, opened.tensors)
     return QwenOmni(
-        opened.config, backend, weights, opened.template, opened.spec, opened.ends, media
+        opened.config, backend, weights, opened.template, opened.spec, opened.ends, media, defaults
     )

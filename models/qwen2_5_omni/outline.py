@@ -6,6 +6,7 @@ from omnitide.config import MediaOptions
 from omnitide.models.checkpoint import Checkpoint
 from omnitide.models.names import text_tensors
 from omnitide.models.outline import HIDDEN_ROWS, INNER_ROWS, ModelOutline, decoder_values
+from omnitide.models.own_defaults import own_defaults
 from omnitide.models.qwen2_5_omni.config import ThinkerConfig
 from omnitide.models.qwen2_5_omni.model import DEFAULTS
 from omnitide.models.qwen2_5_omni.names import canonical, expected_tensors, optional_tensors
@@ -20,21 +21,22 @@ def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
         CheckpointError: Configuration, tensors, tokenizer or chat template don't fit.
     """
     opened = open_thinker(checkpoint, name)
+    defaults = own_defaults(DEFAULTS, checkpoint.folder)
     config = opened.config
     unused = optional_tensors(config)
     shapes = expected_tensors(config)
     matrices = frozenset(n for n, shape in shapes.items() if len(shape) == 2 and n not in unused)
 
     def count_system(text: str | None) -> int:
-        message = DEFAULTS.system_prompt if text is None else text
+        message = defaults.system_prompt if text is None else text
         return len(opened.template.system(message))
 
     def unit(options: MediaOptions) -> int:
-        return largest_media_unit(options, DEFAULTS.min_pixels)
+        return largest_media_unit(options, defaults.min_pixels)
 
     return ModelOutline(
         spec=opened.spec,
-        defaults=DEFAULTS,
+        defaults=defaults,
         weights=opened.tensors,
         canonical=canonical,
         matrices=matrices,

@@ -21,7 +21,7 @@ from omnitide.config import (
 from omnitide.embedded import default_clip
 from omnitide.errors import ConfigError, OmnitideError
 from omnitide.follow import follow, pair_questions
-from omnitide.loading import load
+from omnitide.loading import defaults_of, load
 from omnitide.media.stream import MediaStream
 from omnitide.response import Update
 from omnitide.session import Session
@@ -44,8 +44,8 @@ def attention_map(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"[attention-map] --max-tokens must be at least 1, got {options.max_tokens}"
         )
-    media = MediaOptions(options.fps, options.chunk_seconds, options.max_pixels)
     _retention(options, DEFAULTS)  # contradictions show with any family's defaults
+    media = defaults_of(options.model).media(options.fps, options.chunk_seconds, options.max_pixels)
     with open_picture(options.plot) as picture, _open_media(options, media) as stream:
         session, watch = _open_session(options, media)
         meter = make_meter(PlainConsole(stderr=True), stream.seconds, verbose=False)

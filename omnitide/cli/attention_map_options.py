@@ -61,8 +61,8 @@ def add_attention_map(commands: Any) -> None:
     stream = parser.add_argument_group("stream")
     number(stream, _MEDIA.fps, "frames taken a second", "--fps")
     number(stream, _MEDIA.chunk_seconds, "seconds of a unit", "--chunk-seconds")
-    pixels = "most pixels of a frame; larger ones are scaled down"
-    number(stream, _MEDIA.max_pixels, pixels, "--max-pixels")
+    pixels = "most pixels of a frame; larger ones are scaled down (default: the model's)"
+    number_or_none(stream, pixels, "--max-pixels")
     machine = parser.add_argument_group("machine")
     choice(machine, ("auto", *BACKENDS), "auto", "where it runs", "--backend")
     dtypes = "float32, float16, bfloat16 or float64 (default: the backend's)"

@@ -13,7 +13,7 @@ from omnitide.cli.eval_defaults import CONTEXT, KEPT, WATERMARKS
 from omnitide.cli.eval_meter import EvalMeter
 from omnitide.cli.eval_results import make_judge, show_summary
 from omnitide.cli.terminal import PlainConsole, say
-from omnitide.config import MediaOptions, SamplingConfig
+from omnitide.config import SamplingConfig
 from omnitide.embedded import default_checkpoint
 from omnitide.errors import ConfigError, JudgeError
 from omnitide.evaluation.benchmark import Benchmark
@@ -34,6 +34,7 @@ from omnitide.evaluation.results import read_results
 from omnitide.evaluation.run import run_all
 from omnitide.evaluation.runner import RunOptions
 from omnitide.evaluation.setting import Setting, parse_policies, parse_watermarks, sweep
+from omnitide.loading import defaults_of
 from omnitide.models.checkpoint import read_config
 from omnitide.models.hub import resolve
 
@@ -111,7 +112,9 @@ def read_eval(options: argparse.Namespace, name: str) -> EvalRequest:
         kept,
     )
     run = RunOptions(
-        media=MediaOptions(options.fps, options.chunk_seconds, options.max_pixels),
+        media=defaults_of(options.model).media(
+            options.fps, options.chunk_seconds, options.max_pixels
+        ),
         sampling=SamplingConfig(options.temperature, seed=options.seed),
         system_prompt=options.system_prompt,
     )

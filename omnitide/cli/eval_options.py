@@ -9,14 +9,14 @@ from typing import Any
 from omnitide.backends import BACKENDS
 from omnitide.cli.eval_defaults import CHUNK_SECONDS, FPS, KEPT, WATERMARKS
 from omnitide.cli.options import choice, number, number_or_none, stated, switch, text, texts
-from omnitide.config import MediaOptions, SamplingConfig
+from omnitide.config import SamplingConfig
 from omnitide.evaluation.needle.fact import KINDS
 from omnitide.evaluation.needle.options import NeedleOptions
 from omnitide.layouts import LAYOUTS
 from omnitide.policies import POLICIES
 from omnitide.session import Session
 
-_SAMPLING, _MEDIA = SamplingConfig(), MediaOptions()
+_SAMPLING = SamplingConfig()
 
 
 def add_eval(commands: Any) -> None:
@@ -143,7 +143,7 @@ def add_run(parser: Any, name: str) -> None:
     stream = parser.add_argument_group("stream")
     number(stream, FPS, "frames taken a second", "--fps")
     number(stream, CHUNK_SECONDS, "seconds of a unit", "--chunk-seconds")
-    number(stream, _MEDIA.max_pixels, "most pixels of a frame", "--max-pixels")
+    number_or_none(stream, "most pixels of a frame (default: the model's)", "--max-pixels")
     text(stream, "TEXT", "system message (default: the model's)", "--system-prompt")
     temperature = ("--temp", "--temperature")
     number(stream, _SAMPLING.temperature, "0 is greedy", *temperature, dest="temperature")

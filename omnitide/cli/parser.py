@@ -180,7 +180,8 @@ def _add_media(group: Any) -> None:
     number_or_none(group, seconds, "--chunk-seconds", type=float)
     pixels = (
         "most pixels of a frame; larger ones are scaled down; MiniCPM-o scales each to about "
-        "448x448 and adds a slice for each 200,704, if two or more"
+        "448x448 and adds a slice for each 200,704, if two or more; fewer where the checkpoint was "
+        "made for fewer"
     )
     number_or_none(group, f"{pixels} ({stated(_MEDIA.max_pixels)})", "--max-pixels")
 

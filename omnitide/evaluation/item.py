@@ -82,6 +82,8 @@ class Question:
         watched: Ranges `[start, stop)` of seconds whose tokens are counted just before the
             question: how many are still kept of how many there were (`Answer.kept`).
         tags: Anything that scores or tables need, as strings.
+        aside: Whether question and reply are forgotten once it is answered, so that later
+            questions don't see them.
     """
 
     id: str
@@ -92,6 +94,7 @@ class Question:
     max_tokens: int = 16
     watched: tuple[tuple[float, float], ...] = ()
     tags: dict[str, str] = field(default_factory=dict)
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class ItemRun:
             time = self._session.time
             self._note_unit(time, self._session.append_text(event.text))
         elif isinstance(event, Question):
-            answer = self._ask(event.id, event.prompt, event.max_tokens, event.watched)
+            answer = self._ask(event.id, event.prompt, event.max_tokens, event.watched, event.aside)
             self._answers.append(replace(answer, past_end=past_end))
         elif event.id not in self._agreed:
             self._poll(event)
@@ -110,7 +110,12 @@ class ItemRun:
                 self._answers.append(Answer(event.id, None, seconds=seconds, polls=count))
 
     def _ask(
-        self, name: str, prompt: str, limit: int, watched: tuple[tuple[float, float], ...] = ()
+        self,
+        name: str,
+        prompt: str,
+        limit: int,
+        watched: tuple[tuple[float, float], ...] = (),
+        aside: bool = False,
     ) -> Answer:
         session = self._session
         kept = tuple(self._kept(start, stop) for start, stop in watched)
@@ -120,7 +125,7 @@ class ItemRun:
         started = clock.perf_counter()
         first = 0.0
         for piece in session.ask(
-            prompt, max_tokens=limit, sampling=replace(self._sampling, seed=seed)
+            prompt, max_tokens=limit, sampling=replace(self._sampling, seed=seed), aside=aside
         ):
             first = first or clock.perf_counter() - started
             words.append(piece.text)

@@ -10,7 +10,7 @@ from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig, famil
 from omnitide.errors import ConfigError
 from omnitide.follow import DEFAULT_PROMPT
 from omnitide.harness.part import MEDIA, Part, chunks_of
-from omnitide.loading import load
+from omnitide.loading import defaults_of, load
 from omnitide.policies import make_policy
 from omnitide.session import SMALLEST_UNIT_ROOM, Session
 
@@ -73,7 +73,8 @@ class Talker:
             backend, dtype: As `omnitide.load` takes them.
             policy, high_watermark, low_watermark: Of every session; watermarks of None are the
                 family's.
-            fps, chunk_seconds, max_pixels: How films are cut; `MediaOptions`' own if None.
+            fps, chunk_seconds, max_pixels: How films are cut; `MediaOptions`' own if None, and
+                of `max_pixels` the model's.
             system_prompt: None takes the model's.
 
         Raises:
@@ -84,7 +85,7 @@ class Talker:
         self.media = MediaOptions(
             usual.fps if fps is None else fps,
             usual.chunk_seconds if chunk_seconds is None else chunk_seconds,
-            usual.max_pixels if max_pixels is None else max_pixels,
+            defaults_of(model).max_pixels if max_pixels is None else max_pixels,
         )
         self.policy, self.system_prompt = policy, system_prompt
         self.model = load(model, backend=backend, dtype=dtype, media=self.media)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,23 @@ def test_history_persists_over_media_texts_and_replies(
     assert [a.asked for a in record.answers] == [3.0, 3.0, 6.0, 8.0]
     assert not any(a.past_end for a in record.answers)
     assert record.clip_seconds == 8.0
+
+
+@pytest.mark.parametrize("setting", [TIGHT, FULL])
+def test_a_question_aside_is_not_seen_by_later_ones(
+    runner: Runner, film: Path, setting: Setting
+) -> None:
+    aside = Question("a", "Second?", 4.0, max_tokens=5, aside=True)
+    last = Question("z", "And now?", None, max_tokens=5)
+    clip = Film(str(film))
+    both, alone, stays = (
+        runner.run(Item("x", "x", clip, events), setting).answers
+        for events in ((aside, last), (last,), (replace(aside, aside=False), last))
+    )
+    assert [a.question for a in both] == ["a", "z"]
+    assert both[0].text == stays[0].text
+    assert both[1].text == alone[0].text
+    assert both[1].tokens_seen == alone[0].tokens_seen < stays[1].tokens_seen
 
 
 def test_no_question_sees_beyond_its_moment(runner: Runner, film: Path) -> None:

@@ -80,6 +80,22 @@ def test_history_above_its_watermark_is_cut_before_it(open_session: Open, chunk:
     assert session.cache.state.evictions == evictions + 1
 
 
+def test_its_last_token_is_not_fed(
+    open_session: Open, chunk: Chunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_session()
+    session.append_media(chunk(0))
+    forward, lengths = session.model.backend.forward_pass, []
+
+    def counted(function: Any, embeddings: Any, *rest: Any) -> Any:
+        lengths.append(len(embeddings))
+        return forward(function, embeddings, *rest)
+
+    monkeypatch.setattr(session.model.backend, "forward_pass", counted)
+    assert len(list(session.ask("What?", max_tokens=3, aside=True))) == 3
+    assert lengths[1:] == [1, 1]
+
+
 def test_backend_error_in_it_is_forgotten_with_it(
     open_session: Open, chunk: Chunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
