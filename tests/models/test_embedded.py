@@ -13,7 +13,7 @@ from omnitide.models.qwen2_5_omni.tiny import write_random_checkpoint
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that stands for `assets/default/`, empty; the user's cache is one of the test's."""
+    """The folder that stands for `assets/default/`, empty; the cache is the test's own."""
     folder = tmp_path / "assets" / "default"
     folder.mkdir(parents=True)
     monkeypatch.setattr(embedded, "files", lambda package: tmp_path / package.rpartition(".")[2])
