@@ -40,10 +40,10 @@ PHOTOGRAPHS = (
 )
 """All photographs. Those of "tune" and "test" are never seen in training."""
 
-CROPS = 48
+CROPS = 32
 """Crops of each photograph."""
 
-PATTERNS = 48
+PATTERNS = 32
 """Plain colours; as many gradients; as many fields of noise."""
 
 FIRST_PLAIN = len(PHOTOGRAPHS) * CROPS

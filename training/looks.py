@@ -1,0 +1,72 @@
+"""What the looks of some pictures mean: places, sizes, colours and so on, as plain arrays.
+
+Everything is drawn on the CPU from the seeds, so that every device paints the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.chance import between, uniforms
+from training.script import Picture
+from training.size import FRAMES
+
+NEEDLE_SHARE = 0.4
+"""Share of pictures of shapes and letters that look exactly like the needle's."""
+
+GRAIN = 12.0
+"""Greatest grain, in steps of 256, as the needle's."""
+
+PARTLY_SHARE = 0.2
+"""Share of other resting pictures whose fact shows in two of the four frames alone."""
+
+_GENERAL, _FRAMES = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What concerns every picture.
+
+    Attributes:
+        needle: The fact looks like the needle's. Shape (n,).
+        shown: The fact is there, by frame. Shape (n, FRAMES).
+        grain: Strength of the grain. Shape (n,).
+        grain_at: Where the grain is read, in parts of its table. Shape (n, FRAMES).
+        shake: Where the ground is read, in parts of its border. Shape (n, FRAMES, 2).
+        seeds: Of the looks. Shape (n,).
+    """
+
+    needle: NDArray[np.bool_]
+    shown: NDArray[np.bool_]
+    grain: NDArray[np.float64]
+    grain_at: NDArray[np.float64]
+    shake: NDArray[np.float64]
+    seeds: NDArray[np.int64]
+
+
+def read_looks(pictures: Sequence[Picture]) -> Looks:
+    """The looks of some pictures."""
+    seeds = np.array([picture.look for picture in pictures], np.int64)
+    resting = np.array([picture.motion is None for picture in pictures])
+    single = np.array([picture.count == 1 for picture in pictures])
+    waves = np.array([picture.ground < 0 for picture in pictures])
+    u = uniforms(seeds, 5, _GENERAL)
+    needle = (u[:, 0] < NEEDLE_SHARE) & resting & single
+    partly = (u[:, 1] < PARTLY_SHARE) & resting & ~needle
+    late = u[:, 1] < PARTLY_SHARE / 2
+    second = np.arange(FRAMES) >= FRAMES // 2
+    shown = ~partly[:, None] | (late[:, None] == second[None, :])
+    grain = np.where(waves, GRAIN, u[:, 2] * GRAIN)
+    frames = uniforms(seeds, 3 * FRAMES, _FRAMES)
+    # The ground rests at a place and shakes a little around it.
+    shake = u[:, None, 3:5] * 0.75 + frames[:, FRAMES:].reshape(-1, FRAMES, 2) * 0.25
+    return Looks(needle, shown, grain, frames[:, :FRAMES], shake, seeds)
+
+
+def colour_shift(seeds: NDArray[np.int64], stream: int, most: float) -> NDArray[np.float64]:
+    """A small shift of each colour channel. Shape (n, 3)."""
+    return between(uniforms(seeds, 3, stream), -most, most)
