@@ -112,7 +112,7 @@ def draw_timeline(random: Random, num_units: int, split: str) -> Timeline:
         split: "train" keeps out what is held out from training.
     """
     timeline = Timeline(num_units, [None] * num_units, [None] * num_units)
-    modes = {kind: random.choices(("many", "once", "none"), (6, 3, 1))[0] for kind in SEEN + HEARD}
+    modes = {kind: random.choices(("many", "once", "none"), (6, 4, 1))[0] for kind in SEEN + HEARD}
     texts = {kind: _Texts(random, kind, split) for kind in SEEN + HEARD}
     for kind in SEEN + HEARD:
         if modes[kind] == "once":
@@ -126,7 +126,7 @@ def draw_timeline(random: Random, num_units: int, split: str) -> Timeline:
 def _add_single(timeline: Timeline, random: Random, texts: _Texts, kind: str, split: str) -> None:
     row = timeline.seen if kind in SEEN else timeline.heard
     first = random.randrange(timeline.num_units)
-    last = min(first + (random.random() < 0.4 and kind != "beeps"), timeline.num_units - 1)
+    last = min(first + (random.random() < 0.5 and kind != "beeps"), timeline.num_units - 1)
     text = texts.draw()
     if text is None or any(row[unit] is not None for unit in range(first, last + 1)):
         return
@@ -141,9 +141,11 @@ def _add_many(
     seen = [kind for kind in SEEN if modes[kind] == "many"]
     heard = [kind for kind in HEARD if modes[kind] == "many"]
     shares = {kind: random.uniform(0.2, 1) for kind in seen + heard}
+    if "beeps" in shares:
+        shares["beeps"] *= 0.5
     short = timeline.num_units <= 4
     density = random.uniform(0.4 if short else 0.1, 0.9)
-    with_picture, alone = random.uniform(0.2, 1), random.uniform(0, 0.7)
+    with_picture, alone = random.uniform(0.4, 1), random.uniform(0, 0.7)
     for unit in range(timeline.num_units):
         if seen and timeline.seen[unit] is None and random.random() < density:
             _add_one(timeline, random, texts, seen, shares, unit, split)
