@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +58,40 @@ def tiny_row(tiny_settings: Any, writer: Any) -> Callable[..., Any]:
         return builder.build(), scripts
 
     return make
+
+
+@pytest.fixture
+def made_media(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Plain frames and hums in place of painter and player; no bank and no PyTorch are needed.
+
+    `made_media(pictures)` gives uint8 (n, 4, 112, 112, 3), `made_media(sounds)` float32 (n, 32000).
+    They depend on each unit's place and `look`, and are such that a film keeps them well.
+    """
+    from training import made_stream
+    from training.script import Picture
+
+    class Made(np.ndarray):
+        def cpu(self) -> Made:
+            return self
+
+        def numpy(self) -> np.ndarray:
+            return np.asarray(self)
+
+    def make(given: Any) -> Any:
+        looks = np.array([one.look for one in given])
+        if isinstance(given[0], Picture):
+            shades = 40 + 24 * ((looks[:, None] + np.arange(4)) % 8)
+            ones = np.ones((1, 1, 112, 112, 3), np.uint8)
+            return (shades[:, :, None, None, None].astype(np.uint8) * ones).view(Made)
+        time = np.arange(32_000) / 16_000
+        waves = np.sin(np.outer(200.0 + 100 * (looks % 5), 2 * np.pi * time))
+        loud = 0.1 + 0.1 * (looks % 4)
+        return (loud[:, None] * waves).astype(np.float32).view(Made)
+
+    class Maker:
+        paint = play = staticmethod(make)
+
+    made_stream.chunks_of.cache_clear()
+    monkeypatch.setattr(made_stream, "_makers", lambda bank: (Maker, Maker))
+    yield make
+    made_stream.chunks_of.cache_clear()
