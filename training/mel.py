@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from omnitide.models.mel import FLOOR, HALF, HOP, RANGE, WINDOW, mel_filters
-from training.settings import BANDS, SAMPLES
+from training.settings import BANDS
+from training.size import SAMPLES
 
 _LEFT = HALF + HOP
 """Samples before a unit that are needed: one frame is computed again, for the maximum alone."""

@@ -11,9 +11,6 @@ PATCH_VALUES = 1176
 BANDS = 128
 """Mel bands of a frame."""
 
-FRAMES, SIDE, SAMPLES = 4, 112, 32_000
-"""Pictures, their side in pixels, and 16 kHz samples of a unit of two seconds."""
-
 STEPS, PATCHES, CELLS = 2, 64, 16
 """Frame pairs of a unit; patches and merged cells of a pair."""
 

@@ -15,9 +15,10 @@ from omnitide.models.qwen2_5_omni.model import DEFAULTS
 from omnitide.models.template import ChatTemplate
 from omnitide.positions import lay_out
 from omnitide.units import Modality, Unit, UnitBuilder, UnitKind, span_ranks
-from training.settings import SIDE, SOUND_TOKENS, STEPS, Settings
+from training.settings import SOUND_TOKENS, STEPS, Settings
+from training.size import SIZE
 
-GRID = (STEPS, SIDE // 14, SIDE // 14)
+GRID = (STEPS, SIZE // 14, SIZE // 14)
 """Frame pairs, patch rows and patch columns of a unit."""
 
 _KEPT_TEXTS = 1 << 14
@@ -95,4 +96,3 @@ def _piece(unit: Unit) -> Piece:
         ranks,
         np.ascontiguousarray(cells["modality"]),
     )
-

@@ -95,3 +95,35 @@ def made_media(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     monkeypatch.setattr(made_stream, "_makers", lambda bank: (Maker, Maker))
     yield make
     made_stream.chunks_of.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def bank() -> Any:
+    """A bank without a speech tool, photographs or fonts of the system: noise for speech and
+    photographs, and two styles of letters."""
+    from training.bank import FIRST_REPEAT, FIRST_SENTENCE, NUM_COLUMNS, Bank
+    from training.grounds import PHOTOGRAPHS
+    from training.letters import STYLES, draw_letters
+    from training.mulaw import encode
+    from training.voices import VOICES
+
+    random = np.random.default_rng(0)
+    lengths = random.integers(5000, 12000, (len(VOICES), NUM_COLUMNS))
+    lengths[:, FIRST_SENTENCE:FIRST_REPEAT] = 32000
+    for row, voice in enumerate(VOICES):
+        if not voice.sentences:
+            lengths[row, FIRST_SENTENCE:] = 0
+    starts = np.cumsum(lengths).reshape(lengths.shape) - lengths
+    noise = random.uniform(-0.9, 0.9, int(lengths.sum())).astype(np.float32)
+    photographs = random.integers(0, 256, (len(PHOTOGRAPHS), 64, 64, 3), dtype=np.uint8)
+    letters = draw_letters([style for style in STYLES if style.font is None])
+    return Bank(
+        encode(noise),
+        starts,
+        lengths,
+        photographs,
+        letters.words,
+        letters.digits,
+        letters.word_bars,
+        letters.digit_bars,
+    )

@@ -211,9 +211,13 @@ def test_what_does_not_fit_changes_nothing(tiny_settings: Any, writer: Any) -> N
     before = builder.build()
     assert not builder.add(draw_script(random, 2, "train", 8), random)
     after = builder.build()
-    assert (before.num_units, before.num_tokens) == (after.num_units, after.num_tokens) == (
-        5,
-        before.num_tokens,
+    assert (
+        (before.num_units, before.num_tokens)
+        == (after.num_units, after.num_tokens)
+        == (
+            5,
+            before.num_tokens,
+        )
     )
     np.testing.assert_array_equal(before.document, after.document)
     assert before.num_tokens <= tiny_settings.row_tokens

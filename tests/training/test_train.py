@@ -1,0 +1,176 @@
+"""The trainer on the CPU: it learns, it stops and goes on, and what it writes down is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+# The position of the loader's workers and threads must not matter, so there are none of the first.
+COMMON = ["--settings", "tiny", "--device", "cpu", "--workers", "0", "--try-every", "1e9"]
+
+
+@pytest.fixture
+def train(
+    tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, list[dict[str, Any]]]]:
+    """Run the command on plain pictures and sounds: `train(name, *options)` -> code, log."""
+    from training import feed
+    from training import train as module
+
+    class Maker:
+        def __init__(self, _bank: Any, _device: Any) -> None:
+            pass
+
+        def paint(self, pictures: Any) -> Any:
+            shades = torch.tensor([len(picture.text) for picture in pictures], dtype=torch.uint8)
+            return (8 * shades)[:, None, None, None, None].expand(-1, 4, 112, 112, 3)
+
+        def play(self, sounds: Any) -> Any:
+            time = torch.arange(32_000) / 16_000
+            pitch = torch.tensor([200.0 + 50 * len(sound.text) for sound in sounds])
+            return 0.1 * torch.sin(6.283 * pitch[:, None] * time)
+
+    monkeypatch.setattr(feed, "Painter", Maker)
+    monkeypatch.setattr(feed, "Player", Maker)
+    monkeypatch.setattr(module, "load_bank", lambda path: path)
+    torch.set_num_threads(1)
+
+    def run(name: str, *options: str) -> tuple[int, list[dict[str, Any]]]:
+        out = tmp_path / name
+        out.mkdir(exist_ok=True)
+        for file in tokenizer_folder.iterdir():
+            (out / file.name).write_bytes(file.read_bytes())
+        code = module.main(["--out", str(out), "--speech", "none", *COMMON, *options])
+        log = (out / "log.jsonl").read_text() if (out / "log.jsonl").exists() else ""
+        return code, [json.loads(line) for line in log.splitlines()]
+
+    return run
+
+
+def _weights(folder: Path) -> dict[str, Any]:
+    from training import snapshots
+
+    return snapshots.read(folder)["model"]
+
+
+@pytest.mark.parametrize("extra", [[], ["--drop-history"]], ids=["whole", "dropped"])
+def test_two_parts_equal_one(extra: list[str], train: Any, tmp_path: Path) -> None:
+    whole = ["--total-steps", "5", "--seed", "7", *extra]
+    assert train("one", *whole)[0] == 0
+    assert train("two", *whole, "--stop-after", "2")[0] == 0
+    assert any(
+        not torch.equal(a, b)
+        for a, b in zip(
+            _weights(tmp_path / "one").values(), _weights(tmp_path / "two").values(), strict=True
+        )
+    )
+    # Seed, steps and the rest are taken from the checkpoint.
+    assert train("two", "--resume")[0] == 0
+    one, two = _weights(tmp_path / "one"), _weights(tmp_path / "two")
+    for name, weight in one.items():
+        assert torch.equal(weight, two[name]), name
+
+
+def test_dropping_history_changes_what_is_learned(train: Any, tmp_path: Path) -> None:
+    train("whole", "--total-steps", "3")
+    train("dropped", "--total-steps", "3", "--drop-history")
+    one, two = _weights(tmp_path / "whole"), _weights(tmp_path / "dropped")
+    assert any(not torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_loss_falls_and_the_log_says_so(train: Any) -> None:
+    from training.wordings import TASKS
+
+    code, log = train("run", "--total-steps", "24", "--log-every", "0")
+    assert code == 0
+    steps = [line for line in log if line["kind"] == "train"]
+    assert [line["step"] for line in steps[:3]] == [1, 2, 3]
+    losses = [line["loss"] for line in steps if np.isfinite(line["loss"])]
+    assert np.mean(losses[-4:-1]) < 0.6 * losses[0]
+    first = steps[0]
+    assert 0 <= first["waited"] < 1
+    assert first["tokens_per_second"] > first["units_per_second"] > 0
+    assert set(first["tasks"]) <= set(TASKS)
+    assert sum(task["answers"] for task in first["tasks"].values()) == first["answers"] > 0
+    counted = sum(count for count, _ in first["distances"].values())
+    assert counted == first["answers"]
+    assert {line["kind"] for line in log} == {"train", "tune short", "tune long"}
+    assert [line["stage"] for line in steps][:13].count(0) >= 11
+    assert steps[-1]["stage"] == 1
+
+
+def test_nothing_to_resume_is_told(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("empty", "--resume")[0] == 1
+    assert "nothing to resume" in capsys.readouterr().err
+
+
+def test_a_batch_depends_on_seed_and_step_alone(tiny_settings: Any, tokenizer_folder: Path) -> None:
+    from training.data import Data
+    from training.schedule import tiny_run
+
+    def data(seed: int) -> Any:
+        return Data(tiny_settings, tiny_run(), tokenizer_folder, seed, True, lambda step: 0.6)
+
+    first, again, other = data(1)[4], data(1)[4], data(2)[4]
+    assert torch.equal(first.ids, again.ids)
+    assert first.pictures == again.pictures
+    assert not torch.equal(first.ids, other.ids)
+    assert not torch.equal(first.ids, data(1)[5].ids)
+
+
+def test_rates_rise_stay_and_fall_to_zero() -> None:
+    from training.schedule import RunSettings
+
+    run = RunSettings(warm_up=10, cool_down=0.25)
+    assert [run.rate(step, 0.0) for step in (0, 4, 9, 50)] == [0.1, 0.5, 1.0, 1.0]
+    assert [run.rate(50, fraction) for fraction in (0.5, 0.75, 0.875, 1.0)] == [1, 1, 0.5, 0]
+    assert sum(stage.share for stage in run.stages) == pytest.approx(1)
+    assert [run.stage_number(fraction) for fraction in (0, 0.3, 0.6, 0.8, 1)] == [0, 1, 2, 3, 3]
+
+
+def test_an_answer_is_right_if_every_token_is(tiny_row: Callable[..., Any]) -> None:
+    from training.batch import collate
+    from training.loss import Tally, measure
+
+    batch = collate([tiny_row(0)[0], tiny_row(1)[0]])
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(len(batch.label_ids), 640, generator=random)
+    there = batch.label_weights > 0
+    logits[there, batch.label_ids[there]] = 20.0
+    spoiled = [int(batch.label_answers[there][0]), int(batch.label_answers[there][-1])]
+    for answer in spoiled:
+        last = int(torch.nonzero(there & (batch.label_answers == answer))[-1])
+        logits[last, (batch.label_ids[last] + 1) % 640] = 30.0
+    result = measure(logits, batch, 0.0)
+    real = batch.answer_tasks >= 0
+    wrong = torch.nonzero(real & ~result.exact).flatten().tolist()
+    assert wrong == sorted(spoiled)
+    losses = torch.nn.functional.cross_entropy(logits, batch.label_ids, reduction="none")
+    want = (losses * batch.label_weights).sum() / batch.label_weights.sum()
+    torch.testing.assert_close(result.loss, want)
+    tally = Tally(torch.device("cpu"))
+    tally.add(result, batch)
+    figures = tally.read()
+    assert figures["answers"] == int(real.sum())
+    assert figures["exact"] == pytest.approx(1 - 2 / int(real.sum()), abs=1e-4)
+    assert tally.read()["answers"] == 0
+
+
+def test_the_tables_are_short(train: Any, tmp_path: Path, capsys: Any) -> None:
+    from training import report
+
+    train("run", "--total-steps", "2")
+    capsys.readouterr()
+    assert report.main([str(tmp_path / "run")]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "run"
+    assert row.split()[:2] == ["run", "2"]
+    assert report.main([str(tmp_path / "run"), "--tasks", "tune long"]) == 0
+    assert "of" in capsys.readouterr().out
