@@ -32,6 +32,9 @@ DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 EDGE = 2.0
 """Width of an outline, pixels."""
 
+MOST_TURN = 0.2
+"""Shapes are turned by so much at most, radians."""
+
 COLOUR_SHIFT = 16.0
 
 _PLACES, _CELLS, _COLOURS = 20, 21, 22
@@ -72,7 +75,7 @@ def place_figures(pictures: Sequence[Picture], looks: Looks) -> Figures:
     steps = np.array([DIRECTIONS.get(p.motion or "", (0, 0)) for p in pictures], float)
     names = [picture.text.split() for picture in pictures]
     several, moving = counts > 1, steps.any(1)
-    radius = np.where(several, between(u[:, 0], 10, 15), between(u[:, 0], 14, 28))
+    radius = np.where(several, between(u[:, 0], 9, 13), between(u[:, 0], 13, 28))
     radius = np.where(moving, between(u[:, 0], 13, 20), radius)
     radius = np.where(needle, NEEDLE_RADIUS, radius)
     path = (
@@ -80,8 +83,8 @@ def place_figures(pictures: Sequence[Picture], looks: Looks) -> Figures:
         * np.arange(FRAMES)[None, :, None]
         * between(u[:, 3], 7, 11)[:, None, None]
     )
-    low = radius[:, None] - path.min(1)
-    high = SIZE - radius[:, None] - path.max(1)
+    extent = _extent(radius)[:, None]
+    low, high = extent - path.min(1), SIZE - extent - path.max(1)
     alone = low + u[:, 1:3] * (high - low)
     alone = np.where(needle[:, None], SIZE / 2, alone)
     centres = np.repeat((alone[:, None] + path)[:, :, None], CELLS, 2)
@@ -92,7 +95,7 @@ def place_figures(pictures: Sequence[Picture], looks: Looks) -> Figures:
     return Figures(
         centres=centres,
         radius=radius,
-        turn=np.where(needle, 0, between(u[:, 4], -0.2, 0.2)),
+        turn=np.where(needle, 0, between(u[:, 4], -MOST_TURN, MOST_TURN)),
         soft=~needle,
         outlined=~needle & (u[:, 5] < 0.5),
         colour=np.clip(colour + shift, 0, 255),
@@ -108,11 +111,17 @@ def _in_cells(
     u = uniforms(seeds, 3 * CELLS, _CELLS)
     rank = np.argsort(np.argsort(u[:, :CELLS], 1), 1)
     corner = np.stack(np.unravel_index(np.arange(CELLS), (ROWS, COLUMNS))[::-1], 1) * CELL
-    room = CELL - 2 * radius[:, None] - 2
-    spot = corner + radius[:, None, None] + 1
+    extent = _extent(radius)
+    room = CELL - 2 * extent[:, None]
+    spot = corner + extent[:, None, None]
     spot = spot + u[:, CELLS:].reshape(-1, CELLS, 2) * room[:, None]
     spot[rank >= counts[:, None]] = FAR
     return np.repeat(spot[:, None], FRAMES, 1)
+
+
+def _extent(radius: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far a shape reaches from its centre, turned as far as may be and with its outline."""
+    return radius * (np.cos(MOST_TURN) + np.sin(MOST_TURN)) + EDGE
 
 
 def paint_figures(out: Tensor, figures: Figures, shown: NDArray[np.bool_]) -> None:

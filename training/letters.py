@@ -18,6 +18,8 @@ from training.size import SIZE
 STRIP = 32
 """Height of a strip of letters, pixels; its width is the picture's."""
 
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
 MARGIN = 0.05
 """Of the bar above and below the letters, in parts of the picture."""
 
@@ -78,15 +80,13 @@ def draw_letters(styles: Sequence[Style] = STYLES) -> Letters:
     return Letters(words, digits, word_bars, digit_bars)
 
 
-def _font(style: Style, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def _font(style: Style, size: int) -> Font:
     if style.font is None:
         return ImageFont.load_default(size)
     return ImageFont.truetype(style.font, size)
 
 
-def _fit(
-    style: Style, text: str
-) -> tuple[ImageFont.FreeTypeFont | ImageFont.ImageFont, tuple[float, float, float, float]]:
+def _fit(style: Style, text: str) -> tuple[Font, tuple[float, float, float, float]]:
     """The largest font in which a text fits, stepped through as the needle does, and its box."""
     draw = ImageDraw.Draw(Image.new("L", (SIZE, SIZE)))
     height = SIZE // 2
@@ -100,23 +100,30 @@ def _fit(
 
 def _draw_word(style: Style, text: str) -> tuple[NDArray[np.uint8], float]:
     font, (left, top, right, bottom) = _fit(style, text)
-    strip = Image.new("L", (SIZE, STRIP))
-    place = (SIZE / 2 - (left + right) / 2, STRIP / 2 - (top + bottom) / 2)
-    ImageDraw.Draw(strip).text(place, text, fill=255, font=font)
-    return np.asarray(strip), (bottom - top) / 2 + SIZE * MARGIN
+    place = (SIZE / 2 - (left + right) / 2, SIZE / 2 - (top + bottom) / 2)
+    return _strip(text, font, place), _bar(bottom - top)
+
+
+def _bar(height: float) -> float:
+    """Half the height of the bar behind letters; all pixels that it touches are painted."""
+    return float(np.ceil(height / 2 + SIZE * MARGIN))
+
+
+def _strip(text: str, font: Font, place: tuple[float, float]) -> NDArray[np.uint8]:
+    """The rows around the middle of a picture on which a text is drawn at a place."""
+    picture = Image.new("L", (SIZE, SIZE))
+    ImageDraw.Draw(picture).text(place, text, fill=255, font=font)
+    first = (SIZE - STRIP) // 2
+    return np.asarray(picture)[first : first + STRIP]
 
 
 def _draw_digits(style: Style) -> tuple[NDArray[np.uint8], float]:
     """Each digit alone at each place of a number; digits are equally wide in all these fonts."""
     font, (left, top, right, bottom) = _fit(style, "0" * DIGITS)
     drawn = np.zeros((10, DIGITS, STRIP, SIZE), np.uint8)
-    across, down = SIZE / 2 - (left + right) / 2, STRIP / 2 - (top + bottom) / 2
+    across, down = SIZE / 2 - (left + right) / 2, SIZE / 2 - (top + bottom) / 2
     pitch = font.getlength("0")
     for digit in range(10):
         for place in range(DIGITS):
-            strip = Image.new("L", (SIZE, STRIP))
-            ImageDraw.Draw(strip).text(
-                (across + place * pitch, down), str(digit), fill=255, font=font
-            )
-            drawn[digit, place] = np.asarray(strip)
-    return drawn, (bottom - top) / 2 + SIZE * MARGIN
+            drawn[digit, place] = _strip(str(digit), font, (across + place * pitch, down))
+    return drawn, _bar(bottom - top)

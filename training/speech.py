@@ -53,7 +53,7 @@ def say(voice: Voice, text: str) -> NDArray[np.float32]:
     said = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE).stdout
     with wave.open(io.BytesIO(said)) as file:
         rate = file.getframerate()
-        # A wave file that went through a pipe doesn't know its length.
+        # A wave file that went through a pipe tells a length that it doesn't have.
         samples = np.frombuffer(file.readframes(file.getnframes()), np.int16) / 32768
     shared = int(np.gcd(rate, SAMPLE_RATE))
     samples = resample_poly(samples, SAMPLE_RATE // shared, rate // shared)
@@ -87,9 +87,17 @@ def say_all(voice: Voice) -> dict[int, NDArray[np.uint8]]:
 
 
 def make_bank(voices: Sequence[Voice], workers: int) -> Bank:
-    """Speech of some voices, with all photographs and letters."""
+    """Speech of some voices, with all photographs and letters.
+
+    Raises:
+        ValueError: Two voices sound the same, or something is too long or silent.
+    """
     with ThreadPoolExecutor(workers) as pool:
         rows = list(pool.map(say_all, voices))
+    for row, said in enumerate(rows):
+        # An unknown variant is passed over by the tool: it would be another voice's double.
+        if any(np.array_equal(said[0], other[0]) for other in rows[:row]):
+            raise ValueError(f"[speech] {voices[row].name} sounds like another voice; take it out")
     starts = np.zeros((len(voices), NUM_COLUMNS), np.int64)
     lengths = np.zeros_like(starts)
     pieces: list[NDArray[np.uint8]] = []
