@@ -42,14 +42,12 @@ def tables(summary: Summary, counted: frozenset[str] | None, results: Sequence[R
         counted: Tasks that count; None: all.
         results: What it was made of, for the layouts.
     """
-    parts = [
-        *_policies(summary),
-        *_by_distance(summary),
-        *_by_task(summary, counted),
-        *_sweep(summary),
-        *_variants(summary),
-        *_layouts(results),
-    ]
+    parts = list(_policies(summary))
+    if any(score.name == COUNTED for score in summary.scores):
+        parts += [*_by_distance(summary), *_sweep(summary), *_variants(summary)]
+    else:
+        parts += [f"No task counts: the full history answers none to {SOLVED:g} %.", ""]
+    parts += [*_by_task(summary, counted), *_layouts(results)]
     return "\n".join(parts) + "\n"
 
 
@@ -58,7 +56,8 @@ def _policies(summary: Summary) -> Iterator[str]:
     yield ""
     against = summary.reference
     header = ["setting", "counted tasks", "95 %", f"less {against}", "95 %"]
-    header += ["10 units and more", "95 %", "kept of the fact", "all tasks", "questions", "streams"]
+    header += ["10 units and more", "95 %", "kept of the fact", "all tasks", "95 %"]
+    header += ["counted questions", "questions", "streams"]
     rows = []
     for setting in summary.settings:
         found = summary.estimates[setting]
@@ -66,8 +65,8 @@ def _policies(summary: Summary) -> Iterator[str]:
         less = summary.differences.get((setting, str(against)), {}).get(COUNTED)
         kept, all_ = found.get(f"{KEPT} of {COUNTED_FAR}"), found.get(ALL)
         row = [setting, _value(counted), _interval(counted), _signed(less), _interval(less)]
-        row += [_value(far), _interval(far), _value(kept), _value(all_)]
-        row += [f"{counted.marks:,}", f"{counted.clips:,}"] if counted else ["-", "-"]
+        row += [_value(far), _interval(far), _value(kept), _value(all_), _interval(all_)]
+        row += [_count(counted, "marks"), _count(all_, "marks"), _count(all_, "clips")]
         rows.append(row)
     yield from aligned(header, rows)
     yield ""
@@ -200,6 +199,10 @@ def _value(estimate: Estimate | None) -> str:
 
 def _signed(estimate: Estimate | None) -> str:
     return "-" if estimate is None or estimate.value is None else f"{estimate.value:+.1f}"
+
+
+def _count(estimate: Estimate | None, of: str) -> str:
+    return "0" if estimate is None else f"{getattr(estimate, of):,}"
 
 
 def _interval(estimate: Estimate | None) -> str:
