@@ -36,7 +36,9 @@ class Budget:
         cls, total_minutes: float, minutes: float, total_steps: int | None, before: float
     ) -> Budget:
         """A budget whose clock starts now."""
-        shared = multiprocessing.get_context("fork").Value("d", 0.0)
+        # Workers draw ahead, so the fraction is right from the first batch on.
+        passed = min(before / (60 * total_minutes), 1.0)
+        shared = multiprocessing.get_context("fork").Value("d", passed)
         now = clock.monotonic()
         return cls(60 * total_minutes, total_steps, before, now, 60 * minutes, shared)
 

@@ -38,7 +38,7 @@ class RunSettings:
         matrix_rate: Muon's learning rate.
         embedding_rate, head_rate, vector_rate: AdamW's, for the embedding, the head, and norms and
             biases.
-        decay: Weight decay of matrices, embedding and head.
+        matrix_decay, vocabulary_decay: Weight decay of what Muon trains, and of embedding and head.
         warm_up: Steps until the learning rates are reached.
         cool_down: Last part of the budget, over which they fall to zero.
         clip: Largest norm of the gradient.
@@ -56,11 +56,12 @@ class RunSettings:
     )
     earlier: float = 0.2
     rows: int = 8
-    matrix_rate: float = 0.015
+    matrix_rate: float = 0.012
     embedding_rate: float = 4e-3
     head_rate: float = 3e-3
     vector_rate: float = 3e-3
-    decay: float = 0.02
+    matrix_decay: float = 0.1
+    vocabulary_decay: float = 0.01
     warm_up: int = 200
     cool_down: float = 1 / 3
     clip: float = 1.0

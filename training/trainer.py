@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from training.feed import Prepared
 from training.loss import Result, measure
@@ -48,7 +46,7 @@ class Trainer:
         self.model, self._run, self._device = model, run, device
         self._flex = attention == "flex"
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._muon = Muon(model.matrices(), weight_decay=run.decay)
+        self._muon = Muon(model.matrices(), weight_decay=run.matrix_decay)
         self._adam = self._make_adam()
         self._under_way: deque[torch.cuda.Event] = deque()
         if compiled:
@@ -103,8 +101,12 @@ class Trainer:
         embedding, head = model.model.language_model.embed_tokens.weight, model.lm_head.weight
         vectors = [p for p in model.others() if p is not embedding and p is not head]
         groups: list[dict[str, Any]] = [
-            {"params": [embedding], "full": run.embedding_rate, "weight_decay": run.decay},
-            {"params": [head], "full": run.head_rate, "weight_decay": run.decay},
+            {
+                "params": [embedding],
+                "full": run.embedding_rate,
+                "weight_decay": run.vocabulary_decay,
+            },
+            {"params": [head], "full": run.head_rate, "weight_decay": run.vocabulary_decay},
             {"params": vectors, "full": run.vector_rate, "weight_decay": 0.0},
         ]
         fused = self._device.type == "cuda"

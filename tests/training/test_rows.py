@@ -117,7 +117,6 @@ def test_a_branch_is_what_a_session_lays_out_when_asked_then(
         before = [other for other in inline if other.after < question.after]
         _follow(live, script, question.after, before)
         _answer(live, question)
-        live.cache.history.cells
         end = len(live.cache.history.cells) - len(live.model._template._reply_close) + 1
         cells = live.cache.history.cells[end - len(places) - 1 : end - 1]
         np.testing.assert_array_equal(row.ids[places], cells["token"])
