@@ -21,16 +21,10 @@ from training.grounds import (
     WAVE_PHASES,
     wave_phase,
 )
-from training.looks import Looks
+from training.looks import BORDER, TABLE
 from training.size import FRAMES, SIZE
 
-BORDER = 8
-"""Pixels by which a ground is larger than a picture, for its shaking."""
-
 WIDE = SIZE + BORDER
-
-TABLE = 1 << 20
-"""Entries of the table of grain."""
 
 FRAME_PHASES = WAVE_PHASES / 60
 """Phases that the waves go on in half a second."""
@@ -52,12 +46,18 @@ class Backdrop:
         grain = np.random.default_rng(0).uniform(-1, 1, TABLE).astype(np.float32)
         self._grain = torch.from_numpy(grain).to(self._device)
 
-    def paint(self, grounds: NDArray[np.int64], looks: Looks) -> Tensor:
+    def paint(
+        self,
+        grounds: NDArray[np.int64],
+        corner: NDArray[np.int64],
+        grain: NDArray[np.float32],
+        grain_at: NDArray[np.int64],
+    ) -> Tensor:
         """The grounds of some pictures with their grain.
 
         Args:
             grounds: `Picture.ground` of each, shape (n,).
-            looks: Of the same pictures.
+            corner, grain, grain_at: As in `Looks`.
 
         Returns:
             float32, shape (n, FRAMES, SIZE, SIZE, 3).
@@ -65,20 +65,20 @@ class Backdrop:
         out = torch.empty(len(grounds), FRAMES, SIZE, SIZE, 3, device=self._device)
         banked, waved = np.flatnonzero(grounds >= 0), np.flatnonzero(grounds < 0)
         if len(banked):
-            out[self._index(banked)] = self._read(grounds[banked], looks.shake[banked])
+            out[self._index(banked)] = self._read(grounds[banked], corner[banked])
         if len(waved):
             out[self._index(waved)] = self._waves(grounds[waved])[..., None]
-        out += self._speckle(looks)[..., None]
+        out += self._speckle(grain, grain_at)[..., None]
         return out
 
     def _index(self, places: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(places).to(self._device)
 
-    def _read(self, grounds: NDArray[np.int64], shake: NDArray[np.float64]) -> Tensor:
-        corner = self._index(np.minimum((shake * (BORDER + 1)).astype(np.int64), BORDER))
+    def _read(self, grounds: NDArray[np.int64], corner: NDArray[np.int64]) -> Tensor:
+        first = self._index(corner)
         along = torch.arange(SIZE, device=self._device)
-        rows = corner[:, :, 0, None, None] + along[:, None]
-        columns = corner[:, :, 1, None, None] + along[None, :]
+        rows = first[:, :, 0, None, None] + along[:, None]
+        columns = first[:, :, 1, None, None] + along[None, :]
         which = self._index(grounds)[:, None, None, None]
         return self._grounds[which, rows, columns].float()
 
@@ -91,10 +91,10 @@ class Backdrop:
         waves = waves + torch.cos(across * 2 - turn)[:, :, :, None]
         return (128 + 24 * waves).float()
 
-    def _speckle(self, looks: Looks) -> Tensor:
-        first = self._index((looks.grain_at * (TABLE - SIZE * SIZE)).astype(np.int64))
+    def _speckle(self, grain: NDArray[np.float32], grain_at: NDArray[np.int64]) -> Tensor:
+        first = self._index(grain_at)
         places = first[:, :, None] + torch.arange(SIZE * SIZE, device=self._device)
-        strength = self._index(looks.grain.astype(np.float32))[:, None, None]
+        strength = self._index(grain)[:, None, None]
         return (self._grain[places] * strength).view(*first.shape, SIZE, SIZE)
 
 

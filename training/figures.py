@@ -71,8 +71,9 @@ def place_figures(pictures: Sequence[Picture], looks: Looks) -> Figures:
     """Where the shapes of some pictures stand and how they look."""
     needle = looks.needle
     u = uniforms(looks.seeds, 8, _PLACES)
-    counts = np.array([picture.count for picture in pictures])
+    counts = np.array([picture.count for picture in pictures], np.int64)
     steps = np.array([DIRECTIONS.get(p.motion or "", (0, 0)) for p in pictures], float)
+    steps = steps.reshape(-1, 2)
     names = [picture.text.split() for picture in pictures]
     several, moving = counts > 1, steps.any(1)
     radius = np.where(several, between(u[:, 0], 9, 13), between(u[:, 0], 13, 28))
@@ -89,7 +90,7 @@ def place_figures(pictures: Sequence[Picture], looks: Looks) -> Figures:
     alone = np.where(needle[:, None], SIZE / 2, alone)
     centres = np.repeat((alone[:, None] + path)[:, :, None], CELLS, 2)
     centres[several] = _in_cells(looks.seeds[several], counts[several], radius[several])
-    colour = np.array([COLOURS[colour] for colour, _ in names], float)
+    colour = np.array([COLOURS[colour] for colour, _ in names], float).reshape(-1, 3)
     shift = np.where(needle[:, None], 0, colour_shift(looks.seeds, _COLOURS, COLOUR_SHIFT))
     light = colour.mean(1, keepdims=True) > 110
     return Figures(
@@ -100,7 +101,7 @@ def place_figures(pictures: Sequence[Picture], looks: Looks) -> Figures:
         outlined=~needle & (u[:, 5] < 0.5),
         colour=np.clip(colour + shift, 0, 255),
         edge=np.where(light, 25.0, 230.0).repeat(3, 1),
-        shape=np.array([list(SHAPES).index(shape) for _, shape in names]),
+        shape=np.array([list(SHAPES).index(shape) for _, shape in names], np.int64),
     )
 
 

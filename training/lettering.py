@@ -25,6 +25,9 @@ SMALLEST = 0.8
 SHRINK = 0.03
 """Letters shrink by so much of their size from frame to frame at most."""
 
+HIGHEST = 22
+"""No bar is higher than twice so many pixels, however it is turned."""
+
 _PLACES, _BARS = 30, 31
 
 Put = Callable[[NDArray[Any]], Tensor]
@@ -36,45 +39,42 @@ class Writing:
     """Words and numbers, as arrays of n pictures.
 
     Attributes:
-        style: Row of the bank. Shape (n,).
+        style: Which style of the bank, in parts of their number. Shape (n,).
         text: Index of the word in `WORDS`, or the five digits. Shape (n, DIGITS).
         number: It is a number. Shape (n,).
         size: Against the needle's. Shape (n, FRAMES).
         turn: Radians. Shape (n,).
         centre: x and y, pixels. Shape (n, 2).
-        bar: Half the height of the bar, pixels; none (0) softens all of the ground. Shape (n,).
+        bar: There is a bar; where there is none, all of the ground is softened. Shape (n,).
         whole: The bar goes across the whole picture. Shape (n,).
         ink, paper: RGB of the letters, and of the bar or what the ground is softened to. (n, 3).
     """
 
-    style: NDArray[np.int64]
+    style: NDArray[np.float64]
     text: NDArray[np.int64]
     number: NDArray[np.bool_]
     size: NDArray[np.float64]
     turn: NDArray[np.float64]
     centre: NDArray[np.float64]
-    bar: NDArray[np.float64]
+    bar: NDArray[np.bool_]
     whole: NDArray[np.bool_]
     ink: NDArray[np.float64]
     paper: NDArray[np.float64]
 
 
-def place_writing(pictures: Sequence[Picture], looks: Looks, bank: Bank) -> Writing:
+def place_writing(pictures: Sequence[Picture], looks: Looks) -> Writing:
     """Where the letters of some pictures stand and how they look."""
     needle = looks.needle
     u = uniforms(looks.seeds, 9, _PLACES)
-    number = np.array([picture.kind == "digits" for picture in pictures])
+    number = np.array([picture.kind == "digits" for picture in pictures], bool)
     text = np.zeros((len(pictures), DIGITS), np.int64)
     for row, picture in enumerate(pictures):
         text[row] = [int(c) for c in picture.text] if number[row] else WORDS.index(picture.text)
-    style = np.where(needle, 0, (u[:, 0] * len(bank.words)).astype(np.int64))
     size = np.where(needle, 1.0, between(u[:, 1], SMALLEST, 1))
     shrinking = np.where(needle, 0.0, between(u[:, 6], -SHRINK, 0))
     sizes = size[:, None] + shrinking[:, None] * np.arange(FRAMES)
-    half = np.where(number, bank.digit_bars[style], bank.word_bars[style, text[:, 0]])
-    half = half * size
     # Letters are nearly as wide as the picture at size 1, and may go as near to its edges.
-    room = np.stack([SIZE / 2 * (1 - size), SIZE / 2 - half - 4], 1)
+    room = np.stack([SIZE / 2 * (1 - size), SIZE / 2 - HIGHEST * size], 1)
     centre = SIZE / 2 + (2 * u[:, 2:4] - 1) * np.maximum(room, 0)
     centre = np.where(needle[:, None], SIZE / 2, centre)
     dark = u[:, 4] < 0.5
@@ -83,13 +83,13 @@ def place_writing(pictures: Sequence[Picture], looks: Looks, bank: Bank) -> Writ
     paper = np.where(dark[:, None], 255 - shift[:, ::-1], shift)
     black, white = np.zeros(3), np.full(3, 255.0)
     return Writing(
-        style=style,
+        style=np.where(needle, 0, u[:, 0]),
         text=text,
         number=number,
         size=sizes,
         turn=np.where(needle, 0, between(u[:, 5], -0.06, 0.06)),
         centre=centre,
-        bar=np.where(needle | (u[:, 7] < 0.6), half, 0),
+        bar=needle | (u[:, 7] < 0.6),
         whole=needle | (u[:, 8] < 0.5),
         ink=np.where(needle[:, None], black, ink),
         paper=np.where(needle[:, None], white, paper),
@@ -102,6 +102,8 @@ class Lettering:
     def __init__(self, bank: Bank, device: torch.device | str) -> None:
         self._words = torch.from_numpy(bank.words).to(device)
         self._digits = torch.from_numpy(bank.digits).to(device)
+        self._word_bars = torch.from_numpy(bank.word_bars).to(device)
+        self._digit_bars = torch.from_numpy(bank.digit_bars).to(device)
 
     def paint(self, out: Tensor, writing: Writing, shown: NDArray[np.bool_]) -> None:
         """Paint letters over pictures.
@@ -115,27 +117,31 @@ class Lettering:
         def put(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(out.device)
 
-        strips = self._strips(writing, put)
+        style = np.minimum(writing.style * len(self._words), len(self._words) - 1)
+        strips, half = self._strips(put(style.astype(np.int64)), writing, put)
         x, y = _local(writing, put)
         there = put(shown.astype(np.float32))[:, :, None, None]
         ink = _read(strips, x, y) * there
-        bar = put(writing.bar.astype(np.float32))[:, None, None, None]
+        bar = put(writing.bar)[:, None, None, None]
         narrow = ~put(writing.whole)[:, None, None, None]
         edge = torch.where(narrow, SIZE / 2 - x.abs(), torch.full_like(x, SIZE))
         # A bar is hard, as the needle's; where there is none the ground fades by two thirds.
-        inside = ((bar - y.abs() >= 0) & (edge >= 0)).float()
-        paper = torch.where(bar > 0, inside, torch.full_like(x, 2 / 3)) * there
+        inside = ((half[:, None, None, None] - y.abs() >= 0) & (edge >= 0)).float()
+        paper = torch.where(bar, inside, torch.full_like(x, 2 / 3)) * there
         for share, colour in ((paper, writing.paper), (ink, writing.ink)):
             paint = put(colour.astype(np.float32))[:, None, None, None, :]
             out.lerp_(paint, share[..., None])
 
-    def _strips(self, writing: Writing, put: Put) -> Tensor:
-        """The coverage of each text, (n, STRIP, SIZE), 0 to 1."""
-        style, text = put(writing.style), put(writing.text)
+    def _strips(self, style: Tensor, writing: Writing, put: Put) -> tuple[Tensor, Tensor]:
+        """The coverage of each text, (n, STRIP, SIZE), 0 to 1, and half its bar's height, (n,)."""
+        text, number = put(writing.text), put(writing.number)
         words = self._words[style, text[:, 0] % len(WORDS)].float()
         places = torch.arange(DIGITS, device=style.device)
         digits = self._digits[style[:, None], text % 10, places].float().sum(1).clamp(max=255)
-        return torch.where(put(writing.number)[:, None, None], digits, words) / 255
+        half = torch.where(
+            number, self._digit_bars[style], self._word_bars[style, text[:, 0] % len(WORDS)]
+        )
+        return torch.where(number[:, None, None], digits, words) / 255, half
 
 
 def _local(writing: Writing, put: Put) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from training.chance import between, uniforms
 from training.script import Picture
-from training.size import FRAMES
+from training.size import FRAMES, SIZE
 
 NEEDLE_SHARE = 0.4
 """Share of pictures of shapes and letters that look exactly like the needle's."""
@@ -23,6 +23,12 @@ GRAIN = 12.0
 
 PARTLY_SHARE = 0.2
 """Share of other resting pictures whose fact shows in two of the four frames alone."""
+
+BORDER = 8
+"""Pixels by which a ground is larger than a picture, for its shaking."""
+
+TABLE = 1 << 20
+"""Entries of the table of grain."""
 
 _GENERAL, _FRAMES = 1, 2
 
@@ -35,25 +41,25 @@ class Looks:
         needle: The fact looks like the needle's. Shape (n,).
         shown: The fact is there, by frame. Shape (n, FRAMES).
         grain: Strength of the grain. Shape (n,).
-        grain_at: Where the grain is read, in parts of its table. Shape (n, FRAMES).
-        shake: Where the ground is read, in parts of its border. Shape (n, FRAMES, 2).
+        grain_at: Where the grain is read in its table. Shape (n, FRAMES).
+        corner: Row and column at which the ground is read. Shape (n, FRAMES, 2).
         seeds: Of the looks. Shape (n,).
     """
 
     needle: NDArray[np.bool_]
     shown: NDArray[np.bool_]
     grain: NDArray[np.float64]
-    grain_at: NDArray[np.float64]
-    shake: NDArray[np.float64]
+    grain_at: NDArray[np.int64]
+    corner: NDArray[np.int64]
     seeds: NDArray[np.int64]
 
 
 def read_looks(pictures: Sequence[Picture]) -> Looks:
     """The looks of some pictures."""
     seeds = np.array([picture.look for picture in pictures], np.int64)
-    resting = np.array([picture.motion is None for picture in pictures])
-    single = np.array([picture.count == 1 for picture in pictures])
-    waves = np.array([picture.ground < 0 for picture in pictures])
+    resting = np.array([picture.motion is None for picture in pictures], bool)
+    single = np.array([picture.count == 1 for picture in pictures], bool)
+    waves = np.array([picture.ground < 0 for picture in pictures], bool)
     u = uniforms(seeds, 5, _GENERAL)
     needle = (u[:, 0] < NEEDLE_SHARE) & resting & single
     partly = (u[:, 1] < PARTLY_SHARE) & resting & ~needle
@@ -64,7 +70,9 @@ def read_looks(pictures: Sequence[Picture]) -> Looks:
     frames = uniforms(seeds, 3 * FRAMES, _FRAMES)
     # The ground rests at a place and shakes a little around it.
     shake = u[:, None, 3:5] * 0.75 + frames[:, FRAMES:].reshape(-1, FRAMES, 2) * 0.25
-    return Looks(needle, shown, grain, frames[:, :FRAMES], shake, seeds)
+    corner = (shake * (BORDER + 1)).astype(np.int64)
+    grain_at = (frames[:, :FRAMES] * (TABLE - SIZE * SIZE)).astype(np.int64)
+    return Looks(needle, shown, grain, grain_at, corner, seeds)
 
 
 def colour_shift(seeds: NDArray[np.int64], stream: int, most: float) -> NDArray[np.float64]:

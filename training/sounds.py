@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from omnitide.evaluation.needle.sound import BEEP_EVERY, BEEP_HERTZ, BEEP_SECONDS, NOISE
 from omnitide.media.chunk import SAMPLE_RATE
-from training.bank import Bank, column
+from training.bank import FIRST_SENTENCE, Bank, column
 from training.chance import between, uniforms
 from training.mulaw import decoded
 from training.script import Sound
@@ -39,6 +41,48 @@ _GENERAL = 40
 SPOKEN = ("speech", "sentence", "repeat")
 
 
+Described = dict[str, NDArray[Any]]
+"""All that playing needs, in arrays whose first axis is the unit."""
+
+
+def describe(sounds: Sequence[Sound]) -> Described:
+    """Read sounds into arrays, with NumPy alone: the share of the work for other processes.
+
+    Arrays of several calls can be joined along their first axis.
+    """
+    u = uniforms(np.array([sound.look for sound in sounds], np.int64), 12, _GENERAL)
+    speech = np.array([sound.kind in SPOKEN for sound in sounds], bool)
+    beeps = np.array([sound.kind == "beeps" for sound in sounds], bool)
+    spoken = [(s.kind or "", s.text) if s.kind in SPOKEN else None for s in sounds]
+    # Whatever is said is well above noise and tones.
+    loudness = 0.25 * 4.0 ** u[:, 0]
+    level = np.where(u[:, 1] < NEEDLE_SHARE, NOISE, 0.0005 * 60.0 ** u[:, 2])
+    level = np.where(speech, np.minimum(level, 0.03 * loudness), level)
+    count = np.array([int(s.text) if s.kind == "beeps" else 0 for s in sounds], np.int64)
+    needle = beeps & (u[:, 6] < NEEDLE_SHARE)
+    every = np.where(needle, BEEP_EVERY, between(u[:, 7], 0.24, 0.31)) * SAMPLE_RATE
+    long = np.where(needle, BEEP_SECONDS, between(u[:, 8], 0.09, 0.15)) * SAMPLE_RATE
+    every, long = np.round(every).astype(np.int64), np.round(long).astype(np.int64)
+    tone = between(u[:, 11], 0.01, 0.08) * loudness
+    return {
+        "noise_at": (u[:, 3] * (TABLE - SAMPLES)).astype(np.int64),
+        "level": level.astype(np.float32),
+        "speech": speech,
+        "voice": np.array([sound.voice for sound in sounds], np.int64),
+        "column": np.array([column(*said) if said else 0 for said in spoken], np.int64),
+        "place": u[:, 5],
+        "loudness": loudness.astype(np.float32),
+        "beeps": count,
+        "every": every,
+        "long": long,
+        "hertz": np.where(needle, BEEP_HERTZ, between(u[:, 9], 450, 1600)).astype(np.int64),
+        "peak": np.where(needle, PEAK, between(u[:, 0], 0.1, 0.6)).astype(np.float32),
+        "first": np.where(needle, 0, u[:, 5] * (SAMPLES - count * every)).astype(np.int64),
+        "tone": np.where((u[:, 4] < TONE_SHARE) & ~beeps, tone, 0).astype(np.float32),
+        "tone_hertz": (60 * 40.0 ** u[:, 10]).astype(np.int64),
+    }
+
+
 class Player:
     """Makes sounds.
 
@@ -57,8 +101,11 @@ class Player:
         self._time = torch.arange(SAMPLES, device=self._device)
 
     @torch.no_grad()
-    def play(self, sounds: Sequence[Sound]) -> Tensor:
+    def play(self, sounds: Sequence[Sound] | Described) -> Tensor:
         """The samples of some units.
+
+        Args:
+            sounds: Of the units, or what `describe` made of them.
 
         Returns:
             float32 in [-1, 1], shape (n, SAMPLES), on the device.
@@ -66,88 +113,64 @@ class Player:
         Raises:
             ValueError: A voice doesn't say what it should.
         """
-        out = torch.empty((len(sounds), SAMPLES), device=self._device)
-        for start in range(0, len(sounds), BATCH):
-            batch = sounds[start : start + BATCH]
-            out[start : start + len(batch)] = self._play(batch)
+        described = sounds if isinstance(sounds, dict) else describe(sounds)
+        count = len(described["level"])
+        out = torch.empty((count, SAMPLES), device=self._device)
+        for start in range(0, count, BATCH):
+            stop = min(start + BATCH, count)
+            batch = {name: array[start:stop] for name, array in described.items()}
+            out[start:stop] = self._play(batch)
         return out
 
-    def _play(self, sounds: Sequence[Sound]) -> Tensor:
-        seeds = np.array([sound.look for sound in sounds], np.int64)
-        u = uniforms(seeds, 12, _GENERAL)
-        speech = np.array([i for i, sound in enumerate(sounds) if sound.kind in SPOKEN], np.int64)
-        beeps = np.array([i for i, sound in enumerate(sounds) if sound.kind == "beeps"], np.int64)
-        # Whatever is said is well above noise and tones.
-        loudness = 0.25 * 4.0 ** u[:, 0]
-        level = np.where(u[:, 1] < NEEDLE_SHARE, NOISE, 0.0005 * 60.0 ** u[:, 2])
-        level[speech] = np.minimum(level[speech], 0.03 * loudness[speech])
-        first = (u[:, 3] * (TABLE - SAMPLES)).astype(np.int64)
-        out = self._noise[self._put(first)[:, None] + self._time] * self._put(level)[:, None]
-        toned = u[:, 4] < TONE_SHARE
-        toned[beeps] = False
-        self._add_tones(out, np.flatnonzero(toned), u, loudness)
-        if len(speech):
-            self._add_speech(out, speech, [sounds[i] for i in speech], u, loudness)
-        if len(beeps):
-            self._add_beeps(out, beeps, np.array([int(sounds[i].text) for i in beeps]), u)
+    def _play(self, described: Described) -> Tensor:
+        first = self._column(described["noise_at"])
+        out = self._noise[first + self._time] * self._column(described["level"])
+        parts = (
+            (described["tone"] > 0, self._tones),
+            (described["speech"], self._speech),
+            (described["beeps"] > 0, self._beeps),
+        )
+        for there, make in parts:
+            which = np.flatnonzero(there)
+            if len(which):
+                some = {name: array[which] for name, array in described.items()}
+                out[torch.from_numpy(which).to(self._device)] += make(some)
         return out.clamp_(-1, 1)
 
-    def _put(self, array: np.ndarray) -> Tensor:
-        """An array on the device, real numbers as float32."""
-        single = array.astype(np.float32) if array.dtype == np.float64 else array
-        return torch.from_numpy(np.ascontiguousarray(single)).to(self._device)
+    def _column(self, array: NDArray[Any]) -> Tensor:
+        """An array on the device, shape (n, 1)."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)[:, None]
 
-    def _add_speech(
-        self,
-        out: Tensor,
-        which: np.ndarray,
-        sounds: Sequence[Sound],
-        u: np.ndarray,
-        loudness: np.ndarray,
-    ) -> None:
+    def _speech(self, some: Described) -> Tensor:
         """Words somewhere in their unit; halves of sentences from its beginning."""
-        columns = np.array([column(sound.kind or "", sound.text) for sound in sounds])
-        voices = np.array([sound.voice for sound in sounds])
+        voices, columns = some["voice"], some["column"]
         starts, lengths = self._starts[voices, columns], self._lengths[voices, columns]
         if not lengths.all():
-            silent = sounds[int(np.flatnonzero(lengths == 0)[0])]
-            raise ValueError(f"[play] voice {silent.voice} has no {silent.kind} {silent.text!r}")
-        words = columns < column("sentence", "anchor")
-        offsets = np.where(words, u[which, 5] * (SAMPLES - lengths + 1), 0).astype(np.int64)
-        place = self._time - self._put(offsets)[:, None]
-        inside = (place >= 0) & (place < self._put(lengths)[:, None])
-        codes = self._codes[self._put(starts)[:, None] + torch.where(inside, place, 0)]
-        said = self._decoded[codes.long()] * inside * self._put(loudness[which])[:, None]
-        out[self._put(which)] += said
+            silent = int(np.flatnonzero(lengths == 0)[0])
+            raise ValueError(
+                f"[play] voice {voices[silent]} must say column {columns[silent]} of the bank, "
+                "which it doesn't; take a voice with sentences"
+            )
+        words = columns < FIRST_SENTENCE
+        first = np.where(words, some["place"] * (SAMPLES - lengths + 1), 0).astype(np.int64)
+        place = self._time - self._column(first)
+        inside = (place >= 0) & (place < self._column(lengths))
+        codes = self._codes[self._column(starts) + torch.where(inside, place, 0)]
+        return self._decoded[codes.long()] * inside * self._column(some["loudness"])
 
-    def _add_beeps(self, out: Tensor, which: np.ndarray, counts: np.ndarray, u: np.ndarray) -> None:
+    def _beeps(self, some: Described) -> Tensor:
         """Beeps: the needle's from the beginning of the unit, others of any pitch and pace."""
-        needle = u[which, 6] < NEEDLE_SHARE
-        every = np.where(needle, BEEP_EVERY, between(u[which, 7], 0.24, 0.31)) * SAMPLE_RATE
-        long = np.where(needle, BEEP_SECONDS, between(u[which, 8], 0.09, 0.15)) * SAMPLE_RATE
-        hertz = np.where(needle, BEEP_HERTZ, between(u[which, 9], 450, 1600))
-        peak = np.where(needle, PEAK, between(u[which, 0], 0.1, 0.6))
-        every, long, hertz = (np.round(x).astype(np.int64) for x in (every, long, hertz))
-        room = SAMPLES - counts * every
-        offsets = np.where(needle, 0, u[which, 5] * room).astype(np.int64)
-        place = self._time - self._put(offsets)[:, None]
-        part = place % self._put(every)[:, None]
-        inside = (place >= 0) & (place < self._put(counts * every)[:, None])
-        to_end = torch.minimum(part, self._put(long)[:, None] - part).float()
+        every, long = self._column(some["every"]), self._column(some["long"])
+        place = self._time - self._column(some["first"])
+        part = place % every
+        inside = (place >= 0) & (place < self._column(some["beeps"]) * every)
+        to_end = torch.minimum(part, long - part).float()
         fade = (to_end * (FADE / SAMPLE_RATE)).clamp(0, 1) * inside
-        out[self._put(which)] += (
-            _sine(part, self._put(hertz)[:, None]) * fade * self._put(peak).unsqueeze(1)
-        )
+        return _sine(part, self._column(some["hertz"])) * fade * self._column(some["peak"])
 
-    def _add_tones(
-        self, out: Tensor, which: np.ndarray, u: np.ndarray, loudness: np.ndarray
-    ) -> None:
+    def _tones(self, some: Described) -> Tensor:
         """A faint steady tone through the whole unit."""
-        if not len(which):
-            return
-        hertz = self._put((60 * 40.0 ** u[which, 10]).astype(np.int64))[:, None]
-        strength = between(u[which, 11], 0.01, 0.08) * loudness[which]
-        out[self._put(which)] += _sine(self._time, hertz) * self._put(strength)[:, None]
+        return _sine(self._time, self._column(some["tone_hertz"])) * self._column(some["tone"])
 
 
 def _sine(place: Tensor, hertz: Tensor) -> Tensor:

@@ -126,8 +126,10 @@ def draw_timeline(random: Random, num_units: int, split: str) -> Timeline:
 def _add_single(timeline: Timeline, random: Random, texts: _Texts, kind: str, split: str) -> None:
     row = timeline.seen if kind in SEEN else timeline.heard
     first = random.randrange(timeline.num_units)
-    last = min(first + (random.random() < 0.5 and kind != "beeps"), timeline.num_units - 1)
     text = texts.draw()
+    # The needle's sentence is said with words alone, and beeps fit into one unit.
+    long = kind in SEEN or (kind == "speech" and text in WORDS)
+    last = min(first + (long and random.random() < 0.5), timeline.num_units - 1)
     if text is None or any(row[unit] is not None for unit in range(first, last + 1)):
         return
     fact = Fact(kind, text, first, last)

@@ -186,6 +186,18 @@ def test_a_picture_doesn_t_depend_on_its_batch(painter: Any) -> None:
     assert np.abs(together.astype(int) - alone).max() <= 1
 
 
+def test_described_pictures_of_several_calls_can_be_joined(painter: Any) -> None:
+    from training.pictures import describe
+
+    kinds = [("shape", "red cross"), ("word", "anchor"), ("digits", "12345"), (None, "")]
+    shown = [picture(i, kind=kind, text=text) for i, (kind, text) in enumerate(kinds * 2)]
+    # The second part has neither shapes nor letters.
+    parts = [describe(shown), describe([picture(3)])]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    assert {len(array) for array in joined.values()} == {9}
+    assert torch.equal(painter.paint(joined), painter.paint([*shown, picture(3)]))
+
+
 def test_no_pictures_are_no_frames(painter: Any) -> None:
     assert painter.paint([]).shape == (0, 4, 112, 112, 3)
 

@@ -103,7 +103,7 @@ def test_the_halves_of_a_sentence_follow_each_other(player: Any, bank: Any) -> N
 
 def test_a_voice_without_sentences_says_so(player: Any) -> None:
     voice = next(row for row in rows_of("train") if row not in rows_of("train", sentences=True))
-    with pytest.raises(ValueError, match=rf"voice {voice} has no sentence 'anchor'"):
+    with pytest.raises(ValueError, match=rf"voice {voice} must say column 34"):
         player.play([Sound("sentence", "anchor", voice, 0)])
 
 
@@ -139,6 +139,16 @@ def test_a_sound_doesn_t_depend_on_its_batch(player: Any) -> None:
     alone = np.concatenate([play(player, one) for one in sounds])
     np.testing.assert_allclose(play(player, *sounds), alone, atol=1e-6)
     assert np.abs(alone).max() <= 1
+
+
+def test_described_sounds_of_several_calls_can_be_joined(player: Any) -> None:
+    from training.sounds import describe
+
+    kinds = [("speech", "anchor"), ("beeps", "3"), (None, ""), ("sentence", "anchor")]
+    sounds = [Sound(kind, text, TEACHER, i) for i, (kind, text) in enumerate(kinds * 3)]
+    parts = [describe(sounds[:5]), describe(sounds[5:])]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    np.testing.assert_array_equal(player.play(joined), player.play(sounds))
 
 
 def test_no_sounds_are_no_samples(player: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from training.bank import FIRST_SENTENCE, NUM_COLUMNS, column
 from training.grounds import CROPS, FIRST_PLAIN, NUM_GROUNDS, PHOTOGRAPHS, WAVE_PHASES
 from training.scenario import draw_script
 from training.script import Script
@@ -104,6 +105,18 @@ def test_a_sentence_takes_two_units_of_one_voice() -> None:
                 halves += 1
                 assert (now.text, now.voice) == (after.text, after.voice)
     assert halves > 10
+
+
+@pytest.mark.parametrize("split", ["train", "tune", "test"])
+def test_the_bank_has_a_column_for_all_that_is_said(split: str) -> None:
+    said = {
+        column(sound.kind or "", sound.text)
+        for script in scripts(split, 300, 12)
+        for sound in script.sounds
+        if sound.kind in SPOKEN
+    }
+    assert said > set(range(FIRST_SENTENCE))
+    assert max(said) < NUM_COLUMNS
 
 
 def test_only_single_shapes_move() -> None:
