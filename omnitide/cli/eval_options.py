@@ -95,7 +95,7 @@ def _add_needle(evals: Any) -> None:
     number(parser, options.lead, "seconds before a fact", "--lead")
     number(parser, options.size, "pixels of the picture's sides", "--size")
     text(parser, "FILE", "draw recall and what is kept over distance (needs matplotlib)", "--plot")
-    add_run(parser, "needle")
+    add_run(parser, "needle", own_units=True)
 
 
 def _add_protocol(parser: Any) -> None:
@@ -121,8 +121,11 @@ def _benchmark(evals: Any, name: str, what: str, files: str) -> Any:
     return parser
 
 
-def add_run(parser: Any, name: str) -> None:
-    """What every evaluation that follows items takes: model, sweep, stream, workers, output."""
+def add_run(parser: Any, name: str, own_units: bool = False) -> None:
+    """What every evaluation that follows items takes: model, sweep, stream, workers, output.
+
+    `own_units`: units as the model's family cuts them by default, not as the paper does.
+    """
     text(parser, "NAME", "folder, or repository such as Qwen/Qwen2.5-Omni-3B", "--model")
     out = f"folder of the results; a run that was stopped goes on there (omnitide-{name})"
     text(parser, "FOLDER", out, "--out")
@@ -141,8 +144,13 @@ def add_run(parser: Any, name: str) -> None:
     for flag, help, kind in KEPT:
         number_or_none(group, help, flag, type=kind)
     stream = parser.add_argument_group("stream")
-    number(stream, FPS, "frames taken a second", "--fps")
-    number(stream, CHUNK_SECONDS, "seconds of a unit", "--chunk-seconds")
+    if own_units:
+        number_or_none(stream, "frames taken a second (default: the model's)", "--fps", type=float)
+        seconds = "seconds of a unit (default: the model's)"
+        number_or_none(stream, seconds, "--chunk-seconds", type=float)
+    else:
+        number(stream, FPS, "frames taken a second", "--fps")
+        number(stream, CHUNK_SECONDS, "seconds of a unit", "--chunk-seconds")
     number_or_none(stream, "most pixels of a frame (default: the model's)", "--max-pixels")
     text(stream, "TEXT", "system message (default: the model's)", "--system-prompt")
     temperature = ("--temp", "--temperature")

@@ -35,6 +35,9 @@ def test_tables_files_and_a_picture(call: Call, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
     assert len(lines) == 2 * 2 * 2
     assert {line["record"]["error"] for line in lines} == {None}
+    # Units as the model's family cuts them, not the paper's second: there is no protocol to keep.
+    media = json.loads((out / "run.json").read_text())["options"]["media"]
+    assert (media["fps"], media["chunk_seconds"]) == (2.0, 2.0)
 
     again = call("eval", "needle", *SMALL, "--out", out, "--json")
     assert again.code == 0
