@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from training.bank import Bank
 from training.chance import between, uniforms
@@ -29,6 +29,8 @@ WIDE = SIZE + BORDER
 FRAME_PHASES = WAVE_PHASES / 60
 """Phases that the waves go on in half a second."""
 
+Array = NDArray[Any]
+
 _GROUNDS = 10
 
 
@@ -42,7 +44,7 @@ class Backdrop:
 
     def __init__(self, bank: Bank, device: torch.device | str) -> None:
         self._device = torch.device(device)
-        self._grounds = _make_grounds(bank).to(self._device)
+        self._grounds = torch.from_numpy(_make_grounds(bank)).to(self._device)
         grain = np.random.default_rng(0).uniform(-1, 1, TABLE).astype(np.float32)
         self._grain = torch.from_numpy(grain).to(self._device)
 
@@ -98,52 +100,63 @@ class Backdrop:
         return (self._grain[places] * strength).view(*first.shape, SIZE, SIZE)
 
 
-def _make_grounds(bank: Bank) -> Tensor:
+def _make_grounds(bank: Bank) -> Array:
     """All grounds, softened so that every shape stands out. uint8, (NUM_GROUNDS, WIDE, WIDE, 3)."""
     u = uniforms(np.arange(NUM_GROUNDS, dtype=np.int64), 12, _GROUNDS)
-    pieces = [_crop(bank.photographs[i // CROPS], u[i]) for i in range(FIRST_PLAIN)]
-    pieces += [_plain(u[i]) for i in range(FIRST_PLAIN, FIRST_GRADIENT)]
-    pieces += [_gradient(u[i]) for i in range(FIRST_GRADIENT, FIRST_NOISE)]
-    pieces += [_noise(i, u[i]) for i in range(FIRST_NOISE, NUM_GROUNDS)]
-    return torch.stack(pieces).round().clamp(0, 255).to(torch.uint8)
+    out = np.empty((NUM_GROUNDS, WIDE, WIDE, 3), np.uint8)
+    for i in range(NUM_GROUNDS):
+        if i < FIRST_PLAIN:
+            ground = _crop(bank.photographs[i // CROPS], u[i])
+        elif i < FIRST_GRADIENT:
+            ground = np.broadcast_to(_colour(u[i]), (WIDE, WIDE, 3))
+        elif i < FIRST_NOISE:
+            ground = _gradient(u[i])
+        else:
+            ground = _noise(i, u[i])
+        out[i] = np.clip(np.round(ground), 0, 255)
+    return out
 
 
-def _crop(photograph: NDArray[np.uint8], u: NDArray[np.float64]) -> Tensor:
+def _crop(photograph: Array, u: Array) -> Array:
     """A part of a photograph, perhaps mirrored, with less contrast and its light changed."""
     size = photograph.shape[0]
-    side = int(between(u[0:1], 0.4, 0.95)[0] * size)
+    side = int(between(u[:1], 0.4, 0.95)[0] * size)
     top, left = (int(x * (size - side + 1)) for x in u[1:3])
-    part = torch.from_numpy(photograph[top : top + side, left : left + side].astype(np.float32))
+    part = photograph[top : top + side, left : left + side]
     if u[3] < 0.5:
-        part = part.flip(1)
-    small = functional.interpolate(
-        part.permute(2, 0, 1)[None], (WIDE, WIDE), mode="bilinear", antialias=True
-    )[0].permute(1, 2, 0)
-    contrast, light = 0.4 + 0.35 * float(u[4]), float(u[5]) * 50 - 25
-    return 128 + light + (small - 128) * contrast
+        part = part[:, ::-1]
+    contrast, light = 0.4 + 0.35 * u[4], u[5] * 50 - 25
+    return 128 + light + (_resize(part) - 128) * contrast
 
 
-def _colour(u: NDArray[np.float64]) -> Tensor:
-    """A pale colour of three numbers."""
-    grey = 60 + 130 * u[0]
-    return torch.tensor(grey + (u[:3] - 0.5) * 40, dtype=torch.float32)
+def _resize(picture: Array) -> Array:
+    """A square picture at the size of grounds, linear between its pixels. (WIDE, WIDE, 3)."""
+    for _ in range(2):
+        at = np.linspace(0, len(picture) - 1, WIDE)
+        low = np.minimum(at.astype(np.int64), len(picture) - 2)
+        share = (at - low).astype(np.float32)[:, None, None]
+        # Rows first; turned over, the columns come next.
+        rows = picture[low] * (1 - share) + picture[low + 1] * share
+        picture = rows.swapaxes(0, 1)
+    return picture
 
 
-def _plain(u: NDArray[np.float64]) -> Tensor:
-    return _colour(u).expand(WIDE, WIDE, 3)
+def _colour(u: Array) -> Array:
+    """A pale colour of three numbers. Shape (3,)."""
+    return 60 + 130 * u[0] + (u[:3] - 0.5) * 40
 
 
-def _gradient(u: NDArray[np.float64]) -> Tensor:
-    turn = math.tau * float(u[6])
-    along = torch.linspace(-1, 1, WIDE)
+def _gradient(u: Array) -> Array:
+    """From one pale colour to another, in any direction."""
+    turn = math.tau * u[6]
+    along = np.linspace(-1, 1, WIDE)
     slope = along[:, None] * math.sin(turn) + along[None, :] * math.cos(turn)
     share = ((slope / math.sqrt(2) + 1) / 2)[..., None]
     return _colour(u[:3]) * share + _colour(u[3:6]) * (1 - share)
 
 
-def _noise(index: int, u: NDArray[np.float64]) -> Tensor:
+def _noise(index: int, u: Array) -> Array:
     """Blurred specks around a colour, coarse or fine."""
     cells = 6 + int(u[6] * 50)
-    specks = np.random.default_rng(index).uniform(-1, 1, (1, 3, cells, cells)).astype(np.float32)
-    smooth = functional.interpolate(torch.from_numpy(specks), (WIDE, WIDE), mode="bilinear")
-    return _colour(u) + smooth[0].permute(1, 2, 0) * (10 + 25 * float(u[7]))
+    specks = np.random.default_rng(index).uniform(-1, 1, (cells, cells, 3)).astype(np.float32)
+    return _colour(u) + _resize(specks) * (10 + 25 * u[7])
