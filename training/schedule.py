@@ -57,7 +57,7 @@ class RunSettings:
     earlier: float = 0.2
     rows: int = 8
     matrix_rate: float = 0.012
-    embedding_rate: float = 4e-3
+    embedding_rate: float = 8e-3
     head_rate: float = 3e-3
     vector_rate: float = 3e-3
     matrix_decay: float = 0.1

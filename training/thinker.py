@@ -21,6 +21,17 @@ from training.vision import VisionTower
 _RESIDUAL = ("o_proj", "down_proj", "attn.proj", "out_proj", "fc2")
 """Layers that write into the residual stream."""
 
+_SPREADS = {
+    "model.language_model.embed_tokens.weight": 0.3,
+    "lm_head.weight": 0.02,
+    "model.audio_tower.audio_bos_eos_token.weight": 0.02,
+}
+"""Standard deviation of the first weights of the vocabulary."""
+
+_GAINS = {"conv1.": 3.0, "conv2.": 2.5, "merger.mlp.2": 0.9, "audio_tower.proj": 0.3}
+"""Of others, in parts of one over the root of the inputs. So chosen that sound is as loud as the
+position table it is added to, and that text, pictures and sound enter the decoder alike."""
+
 
 class Body(nn.Module):
     """The towers and the decoder, named as transformers does."""
@@ -91,7 +102,7 @@ class Thinker(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, seed: int) -> None:
-        """Normal weights; what is added to the residual stream starts small."""
+        """Normal weights; what is added to the residual stream starts small. Mutates the model."""
         random = torch.Generator().manual_seed(seed)
         settings = self.settings
         depths = {
@@ -102,10 +113,10 @@ class Thinker(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 continue  # norms are one, biases of linear layers are set below
-            if _of_vocabulary(name) or "audio_bos_eos_token" in name:
-                parameter.normal_(0, 0.02, generator=random)
-                continue
-            scale = 0.6 * math.prod(parameter.shape[1:]) ** -0.5
+            scale = _SPREADS.get(name)
+            if scale is None:
+                gain = next((gain for part, gain in _GAINS.items() if part in name), 0.6)
+                scale = gain * math.prod(parameter.shape[1:]) ** -0.5
             if name.removesuffix(".weight").endswith(_RESIDUAL):
                 scale /= math.sqrt(2 * depths[name.split(".")[1]])
             parameter.normal_(0, scale, generator=random)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,23 +201,55 @@ def test_kept_are_text_and_the_first_tokens_of_each_span(
     assert row.kept[row.branch != 0].all()
 
 
-def test_what_does_not_fit_changes_nothing(tiny_settings: Any, writer: Any) -> None:
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({}, "units"),
+        ({"row_units": 7, "row_tokens": 640}, "tokens"),
+        ({"row_units": 7, "row_labels": 1}, "labels"),
+        ({"row_units": 7, "row_answers": 0}, "answers"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_fit_changes_nothing(
+    limits: dict[str, int], why: str, tiny_settings: Any, writer: Any
+) -> None:
+    from training.rows import RowBuilder
+    from training.scenario import draw_script
+    from training.script import Question
+
+    random = np.random.default_rng(0)
+    builder = RowBuilder(replace(tiny_settings, **limits), writer)
+    plain = [draw_script(random, units, "train", 0) for units in (5, 2)]
+    if why in ("labels", "answers"):
+        asked = Question(0, "see", "Which shape do you see now?", "red circle", 0, True)
+        plain[1] = replace(plain[1], questions=(asked,))
+    assert builder.add(plain[0], random)
+    before = builder.build()
+    document = before.document.copy()
+    assert before.num_units == 5
+    assert not builder.add(plain[1], random)
+    after = builder.build()
+    assert (before.num_units, before.num_tokens) == (after.num_units, after.num_tokens)
+    np.testing.assert_array_equal(document, after.document)
+    # It is this limit alone that leaves it out.
+    roomy = RowBuilder(replace(tiny_settings, row_units=7), writer)
+    assert roomy.add(plain[0], random)
+    assert roomy.add(plain[1], random)
+
+
+def test_branches_leave_room_for_later_streams(tiny_settings: Any, writer: Any) -> None:
     from training.rows import RowBuilder
     from training.scenario import draw_script
 
-    random = np.random.default_rng(0)
-    builder = RowBuilder(tiny_settings, writer)
-    assert builder.add(draw_script(random, 5, "train", 8), random)
-    before = builder.build()
-    assert not builder.add(draw_script(random, 2, "train", 8), random)
-    after = builder.build()
-    assert (
-        (before.num_units, before.num_tokens)
-        == (after.num_units, after.num_tokens)
-        == (
-            5,
-            before.num_tokens,
-        )
-    )
-    np.testing.assert_array_equal(before.document, after.document)
-    assert before.num_tokens <= tiny_settings.row_tokens
+    for last in (False, True):
+        random = np.random.default_rng(0)
+        builder = RowBuilder(tiny_settings, writer)
+        assert builder.add(draw_script(random, 3, "train", 60), random, None, last)
+        share = tiny_settings.row_tokens // 2
+        row = builder.build()
+        assert (row.num_tokens <= share) is not last
+        assert row.num_tokens > share - 40
+        asked = row.unit[row.branch > 0]
+        assert (np.diff(asked) >= 0).all()
+        assert not last or set(asked.tolist()) == {0, 1, 2}

@@ -9,7 +9,7 @@ from omnitide.models.qwen2_5_omni.mel import MelStream
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-SHAPES = ["noise", "louder", "quieter", "silence", "click at the edge"]
+SHAPES = ["noise", "louder", "quieter", "silence", "click at the edge", "burst before it"]
 
 
 def _sound(shape: str, units: int, seed: int) -> np.ndarray:
@@ -26,6 +26,12 @@ def _sound(shape: str, units: int, seed: int) -> np.ndarray:
         sound *= 1e-4
         sound[0, -20:] = 1.0
         sound[1, :30] = -1.0
+    elif shape == "burst before it":
+        # Loudest in a unit's last frame, whose mirrored edge makes it louder than it is.
+        sound *= 1e-5
+        wave = np.cos(2 * np.pi * np.arange(-199, 1) / 16)
+        wave[80:160] = 0
+        sound[0, -200:] += wave
     return sound.astype(np.float32)
 
 
