@@ -84,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=1, help="processes (default: 1)")
     add("--backend", default="auto", help="where it runs (default: auto)")
     add("--dtype", help="of the computation (default: the backend's)")
+    counted = "results on another split by which tasks count (default: these)"
+    add("--counted-from", metavar="FOLDER", help=counted)
     add("--minutes", type=float, help="stop after so many, with tables of what is there")
     return parser
 
@@ -113,7 +115,8 @@ def _run(options: argparse.Namespace) -> int:
     results = read_results(folder)
     if not results.results:
         return code or 1
-    counted = solved_tasks(summarise(results, recall.scores))
+    judged = results if options.counted_from is None else read_results(Path(options.counted_from))
+    counted = solved_tasks(summarise(judged, recall.scores))
     recall = Recall(counted)
     summary = write_summary(folder, recall)
     text = tables(summary, counted, results.results)

@@ -23,14 +23,19 @@ from training.recall import (
 SOLVED = 90.0
 """Percent of a task's questions that the full history must answer for the task to count."""
 
+LEAST_QUESTIONS = 10
+"""Questions of a task below which that share says too little."""
+
 
 def solved_tasks(summary: Summary) -> frozenset[str] | None:
     """Tasks that the full history solves; None where no setting keeps the full history."""
     if FULL not in summary.settings:
         return None
-    found = summary.estimates[FULL]
+    found = {task: summary.estimates[FULL][of_task(task)] for task in _tasks(summary)}
     return frozenset(
-        task for task in _tasks(summary) if (found[of_task(task)].value or 0.0) >= SOLVED
+        task
+        for task, estimate in found.items()
+        if estimate.marks >= LEAST_QUESTIONS and (estimate.value or 0.0) >= SOLVED
     )
 
 
@@ -59,7 +64,7 @@ def _policies(summary: Summary) -> Iterator[str]:
     header += ["10 units and more", "95 %", "kept of the fact", "all tasks", "95 %"]
     header += ["counted questions", "questions", "streams"]
     rows = []
-    for setting in summary.settings:
+    for setting in _plain(summary):
         found = summary.estimates[setting]
         counted, far = found.get(COUNTED), found.get(COUNTED_FAR)
         less = summary.differences.get((setting, str(against)), {}).get(COUNTED)
@@ -78,7 +83,7 @@ def _by_distance(summary: Summary) -> Iterator[str]:
     known = {score.name for score in summary.scores}
     bands = [name for name, _, _ in BANDS if at_band(name) in known]
     rows = []
-    for setting in summary.settings:
+    for setting in _plain(summary):
         found = summary.estimates[setting]
         rows.append([setting, *(_value(found[at_band(name)]) for name in bands)])
     last = summary.estimates[summary.settings[0]]
@@ -91,20 +96,20 @@ def _by_task(summary: Summary, counted: frozenset[str] | None) -> Iterator[str]:
     yield "### Right answers by task, %"
     yield ""
     if counted is not None:
-        yield f"Tasks in brackets don't count: the full history is below {SOLVED:g} % there."
+        yield f"Tasks in brackets don't count: full history is below {SOLVED:g} %, or they are few."
         yield ""
     rows = []
     for task in _tasks(summary):
         name = task if counted is None or task in counted else f"({task})"
-        found = [summary.estimates[setting][of_task(task)] for setting in summary.settings]
+        found = [summary.estimates[setting][of_task(task)] for setting in _plain(summary)]
         rows.append([name, *map(_value, found), f"{found[0].marks:,}"])
-    yield from aligned(["task", *summary.settings, "questions"], rows)
+    yield from aligned(["task", *_plain(summary), "questions"], rows)
     yield ""
 
 
 def _sweep(summary: Summary) -> Iterator[str]:
-    """Policies down, watermarks across; variants and layouts apart."""
-    plain = [s for s in summary.settings if s == _base(s)]
+    """Policies down, watermarks across."""
+    plain = _plain(summary)
     marks = sorted({_marks(s) for s in plain if _marks(s)}, key=lambda m: int(m.partition("/")[0]))
     if len(marks) < 2:
         return
@@ -124,7 +129,7 @@ def _variants(summary: Summary) -> Iterator[str]:
     rows = []
     for setting in summary.settings:
         base, change = _base(setting), _change(setting)
-        if not change or base not in summary.settings:
+        if not change or base not in summary.settings or setting != _without_layout(setting):
             continue
         found = summary.estimates[setting]
         row = [base, change, _value(found.get(COUNTED)), _value(found.get(COUNTED_FAR))]
@@ -172,6 +177,11 @@ def _tasks(summary: Summary) -> list[str]:
     begin = of_task("")
     names = [score.name for score in summary.scores if score.name.startswith(begin)]
     return [name.removeprefix(begin) for name in names]
+
+
+def _plain(summary: Summary) -> list[str]:
+    """Settings without variants, which have a table of their own, and layouts, which are equal."""
+    return [setting for setting in summary.settings if setting == _base(setting)]
 
 
 def _without_layout(setting: str) -> str:

@@ -82,6 +82,23 @@ def test_a_run_goes_on_with_more_streams_and_settings(call: Call, tmp_path: Path
     assert {s["setting"] for s in summary["settings"]} == names
 
 
+def test_tasks_may_count_by_another_split(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training import recall_tables
+
+    given, out = ("--policy", "full", "--streams", 2, "--tasks", "hear,see"), tmp_path / "out"
+    assert call("--out", tmp_path / "tune", *given) == 0
+    monkeypatch.setattr(recall_tables, "LEAST_QUESTIONS", 1)
+    monkeypatch.setattr(recall_tables, "SOLVED", 0.0)
+    assert call("--out", tmp_path / "hear", *given[:-1], "hear") == 0
+    other = ("--split", "test", "--counted-from", tmp_path / "hear")
+    assert call("--out", out, *given, *other) == 0
+    tables = (out / "recall.md").read_text()
+    assert "| hear " in tables
+    assert "| (see) " in tables
+
+
 def test_time_that_is_over_leaves_tables_of_what_is_there(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "out"
     given = ("--policy", "full,fifo", "--watermarks", "320/240", "--streams", 2)

@@ -62,11 +62,18 @@ def cells(text: str, heading: str, row: str) -> list[str]:
     return found
 
 
-def test_tasks_count_where_the_full_history_solves_them(results: Results) -> None:
+def test_tasks_count_where_the_full_history_solves_them(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from training.recall import Recall
     from training.recall_tables import solved_tasks
 
     assert solved_tasks(summarise(results, Recall().scores, draws=50)) == {"see"}
+    few = [r for r in results.results if r.record.item == "s0"]
+    half = Results(results.folder, results.manifest, tuple(few))
+    assert solved_tasks(summarise(half, Recall().scores, draws=50)) == {"see"}
+    monkeypatch.setattr("training.recall_tables.LEAST_QUESTIONS", 11)
+    assert solved_tasks(summarise(half, Recall().scores, draws=50)) == set()
     bounded = [r for r in results.results if r.record.setting != FULL]
     without = Results(results.folder, results.manifest, tuple(bounded))
     assert solved_tasks(summarise(without, Recall().scores, draws=50)) is None
@@ -77,10 +84,12 @@ def test_numbers_of_every_table(written: Callable[[Any], str]) -> None:
     row = cells(text, "### Right answers, %", PICK)
     assert (row[1], row[3], row[5], row[8]) == ("85.0", "-10.0", "70.0", "83.3")
     assert row[-3:] == ["20", "30", "2"]
-    assert cells(text, "by distance", BARE)[1:] == ["100.0", "20.0"]
+    with pytest.raises(ValueError, match="not enough"):
+        cells(text, "### Right answers, %", BARE)  # a variant has its own table
+    assert cells(text, "by distance", TIGHT)[1:] == ["100.0", "60.0"]
     assert cells(text, "by distance", "questions")[1:] == ["10", "10"]
-    assert cells(text, "by task", "see")[1:] == ["95.0", "80.0", "85.0", "60.0", "20"]
-    assert cells(text, "by task", "(hear)")[1:] == ["80.0"] * 4 + ["10"]
+    assert cells(text, "by task", "see")[1:] == ["95.0", "80.0", "85.0", "20"]
+    assert cells(text, "by task", "(hear)")[1:] == ["80.0"] * 3 + ["10"]
     assert cells(text, "by watermarks", "omnipick")[1:] == ["80.0", "85.0"]
     row = cells(text, "### Variants", PICK)
     assert row[1:4] == ["image_sink=0", "60.0", "20.0"]
