@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,22 +56,30 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same with its tensors on a device; the copies may still be under way."""
-        moved = {
-            field.name: getattr(self, field.name).to(device, non_blocking=True)
-            for field in fields(self)
-            if isinstance(getattr(self, field.name), Tensor)
-        }
-        return replace(self, visibility=_map_visibility(self.visibility, device), **moved)
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """The same in pinned memory; the data loader calls this."""
-        pinned = {
-            field.name: getattr(self, field.name).pin_memory()
+        """The same in pinned memory, from where it is copied to a GPU without waiting."""
+        return self._mapped(lambda tensor: tensor.pin_memory())
+
+    def packed(self) -> bytes:
+        """For another process. Plain bytes need no shared memory, of which machines have little."""
+        return pickle.dumps(self._mapped(lambda tensor: tensor.numpy()), protocol=5)
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Batch:
+        """What `packed` gave in a process of ours."""
+        stored: Batch = pickle.loads(data)
+        return stored._mapped(torch.from_numpy)
+
+    def _mapped(self, change: Callable[[Any], Any]) -> Batch:
+        seen = {f.name: change(getattr(self.visibility, f.name)) for f in fields(Visibility)}
+        parts = {
+            field.name: change(getattr(self, field.name))
             for field in fields(self)
-            if isinstance(getattr(self, field.name), Tensor)
+            if isinstance(getattr(self, field.name), Tensor | np.ndarray)
         }
-        seen = {f.name: getattr(self.visibility, f.name).pin_memory() for f in fields(Visibility)}
-        return replace(self, visibility=Visibility(**seen), **pinned)
+        return replace(self, visibility=Visibility(**seen), **parts)
 
 
 def collate(rows: Sequence[Row]) -> Batch:
@@ -112,13 +122,4 @@ def collate(rows: Sequence[Row]) -> Batch:
         pictures=tuple(picture for row in rows for picture in row.pictures),
         sounds=tuple(sound for row in rows for sound in row.sounds),
         num_units=sum(row.num_units for row in rows),
-    )
-
-
-def _map_visibility(visibility: Visibility, device: torch.device) -> Visibility:
-    return Visibility(
-        **{
-            field.name: getattr(visibility, field.name).to(device, non_blocking=True)
-            for field in fields(Visibility)
-        }
     )

@@ -24,8 +24,8 @@ HELD_OUT = 1 << 40
 
 
 @dataclass(slots=True)
-class Data(Dataset[Batch]):
-    """A data set whose items are the batches of training, by step.
+class Data(Dataset[bytes]):
+    """A data set whose items are the batches of training, packed, by step.
 
     Attributes:
         settings, run: Shapes, and how rows are drawn.
@@ -46,14 +46,14 @@ class Data(Dataset[Batch]):
     def __len__(self) -> int:
         return HELD_OUT
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> bytes:
         fraction = self.fraction(step)
         rows = []
         for number in range(self.run.rows):
             random = np.random.default_rng([self.seed, step, number])
             stage = self.run.draw_stage(random, fraction)
             rows.append(self._draw(random, stage, "train", self.drop_history))
-        return collate(rows)
+        return collate(rows).packed()
 
     def held_out(self, stage: Stage, split: str, number: int) -> Batch:
         """A batch that training never sees, with the whole history."""

@@ -58,7 +58,8 @@ class World:
 
     def prepare(self, batch: Batch) -> Prepared:
         """A batch on the device with its pictures and log-mel."""
-        moved = batch.to(self._device)
+        pinned = batch.pin_memory() if self._device.type == "cuda" else batch
+        moved = pinned.to(self._device)
         frames = self._painter.paint(batch.pictures)
         mel = self._mel(self._player.play(batch.sounds), moved.streams)
         ready = None
@@ -69,9 +70,9 @@ class World:
 
 
 class Feed:
-    """Prepared batches, one after another. Close it when done."""
+    """Prepared batches, one after another, from packed ones. Close it when done."""
 
-    def __init__(self, batches: Iterable[Batch], world: World, device: torch.device) -> None:
+    def __init__(self, batches: Iterable[bytes], world: World, device: torch.device) -> None:
         self._queue: Queue[Prepared | BaseException | None] = Queue(AHEAD)
         self._device, self._closed = device, threading.Event()
         self._thread = threading.Thread(target=self._work, args=(batches, world), daemon=True)
@@ -102,7 +103,7 @@ class Feed:
             except Empty:
                 continue
 
-    def _work(self, batches: Iterable[Batch], world: World) -> None:
+    def _work(self, batches: Iterable[bytes], world: World) -> None:
         try:
             if self._device.type == "cuda":
                 with torch.cuda.stream(torch.cuda.Stream()):
@@ -113,11 +114,11 @@ class Feed:
         except BaseException as error:  # told to whoever asks for the next batch
             self._put(error)
 
-    def _prepare(self, batches: Iterable[Batch], world: World) -> None:
+    def _prepare(self, batches: Iterable[bytes], world: World) -> None:
         for batch in batches:
             if self._closed.is_set():
                 return
-            self._put(world.prepare(batch))
+            self._put(world.prepare(Batch.unpacked(batch)))
 
     def _put(self, item: Prepared | BaseException | None) -> None:
         while not self._closed.is_set():

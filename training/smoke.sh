@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # A first look on a GPU: speed of both kinds of attention, the loss falling, the wait for data.
-# About three minutes, half of it compiling:  training/smoke.sh BANK OUT
+# About three minutes, half of it compiling:  training/smoke.sh BANK OUT [MORE OPTIONS OF ALL RUNS]
 set -u
 bank=$1
 out=$2
+shift 2
+more=("$@")
 python=${PYTHON:-python3}
 export TOKENIZERS_PARALLELISM=false
 mkdir -p "$out"
@@ -14,6 +16,7 @@ try() { # name, minutes, options
     shift 2
     "$python" -m training.train --out "$out/$name" --speech "$bank" --minutes "$minutes" \
         --total-minutes 18 --log-every 3 --try-every 600 --save-every 600 "$@" \
+        ${more[@]+"${more[@]}"} \
         >"$out/$name.txt" 2>&1 || { echo "$name failed:"; tail -n 25 "$out/$name.txt"; }
 }
 

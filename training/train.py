@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader
 
 from training import snapshots, tokenizer
 from training.bank import load_bank
-from training.batch import Batch
 from training.budget import Budget
 from training.data import Data
 from training.feed import Feed, Prepared, World
@@ -170,8 +169,8 @@ class _Loop:
         snapshots.save(self._options.out, place | self._trainer.state())
 
 
-def _batches(data: Data, step: int, options: argparse.Namespace) -> Iterator[Batch]:
-    """Batches from a step on, drawn by workers that are there when this returns."""
+def _batches(data: Data, step: int, options: argparse.Namespace) -> Iterator[bytes]:
+    """Packed batches from a step on, drawn by workers that are there when this returns."""
     workers = options.workers
     return iter(
         DataLoader(
@@ -179,7 +178,6 @@ def _batches(data: Data, step: int, options: argparse.Namespace) -> Iterator[Bat
             batch_size=None,
             sampler=range(step, MOST_STEPS),
             num_workers=workers,
-            pin_memory=options.device == "cuda",
             prefetch_factor=2 if workers else None,
             multiprocessing_context="fork" if workers else None,
         )

@@ -78,6 +78,13 @@ def test_two_parts_equal_one(extra: list[str], train: Any, tmp_path: Path) -> No
         assert torch.equal(weight, two[name]), name
 
 
+def test_workers_draw_what_the_process_itself_draws(train: Any, tmp_path: Path) -> None:
+    assert train("alone", "--total-steps", "3")[0] == 0
+    assert train("helped", "--total-steps", "3", "--workers", "2")[0] == 0
+    alone, helped = _weights(tmp_path / "alone"), _weights(tmp_path / "helped")
+    assert all(torch.equal(alone[name], helped[name]) for name in alone)
+
+
 def test_dropping_history_changes_what_is_learned(train: Any, tmp_path: Path) -> None:
     train("whole", "--total-steps", "3")
     train("dropped", "--total-steps", "3", "--drop-history")
@@ -112,17 +119,35 @@ def test_nothing_to_resume_is_told(train: Any, capsys: pytest.CaptureFixture[str
 
 
 def test_a_batch_depends_on_seed_and_step_alone(tiny_settings: Any, tokenizer_folder: Path) -> None:
+    from training.batch import Batch
     from training.data import Data
     from training.schedule import tiny_run
 
     def data(seed: int) -> Any:
         return Data(tiny_settings, tiny_run(), tokenizer_folder, seed, True, lambda step: 0.6)
 
-    first, again, other = data(1)[4], data(1)[4], data(2)[4]
+    first, again, other, later = (
+        Batch.unpacked(data(seed)[step]) for seed, step in ((1, 4), (1, 4), (2, 4), (1, 5))
+    )
     assert torch.equal(first.ids, again.ids)
     assert first.pictures == again.pictures
     assert not torch.equal(first.ids, other.ids)
-    assert not torch.equal(first.ids, data(1)[5].ids)
+    assert not torch.equal(first.ids, later.ids)
+
+
+def test_a_packed_batch_comes_out_as_it_was(tiny_row: Callable[..., Any]) -> None:
+    from training.batch import Batch, collate
+
+    batch = collate([tiny_row(0)[0], tiny_row(1)[0]])
+    got = Batch.unpacked(batch.packed())
+    for name in Batch.__slots__:
+        want = getattr(batch, name)
+        if isinstance(want, torch.Tensor):
+            assert want.dtype == getattr(got, name).dtype
+            assert torch.equal(want, getattr(got, name)), name
+        elif name != "visibility":
+            assert want == getattr(got, name)
+    assert torch.equal(batch.visibility.dense(), got.visibility.dense())
 
 
 def test_rates_rise_stay_and_fall_to_zero() -> None:
