@@ -169,23 +169,31 @@ def test_update_interrupted_at_any_line(session: Session, chunk: Callable[..., M
 
 
 @pytest.mark.parametrize("session", [("predictive", "omnipick")], ids="-".join, indirect=True)
-def test_reply_interrupted_at_any_line(session: Session, chunk: Callable[..., MediaChunk]) -> None:
+@pytest.mark.parametrize("aside", [False, True])
+def test_reply_interrupted_at_any_line(
+    session: Session, chunk: Callable[..., MediaChunk], aside: bool
+) -> None:
     """The stream goes on, in well-formed turns, after a question that came to nothing."""
     for index in range(5):
         session.append_media(chunk(index))
     restore = remember(session)
-    total = lines_of(lambda: list(session.ask("Well?")))
+    session.append_media(chunk(9))
+    untouched = session.cache.history.cells.tobytes()
+    restore()
+    total = lines_of(lambda: list(session.ask("Well?", aside=aside)))
     for line in range(1, total + 1, 2 * STRIDE):
         restore()
         with interrupt_at(line, KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-            list(session.ask("Well?"))
+            list(session.ask("Well?", aside=aside))
         session.cache.check_integrity()
         session.append_media(chunk(9))
         session.cache.check_integrity()
+        if aside:
+            assert session.cache.history.cells.tobytes() == untouched
         marks = [t for t in session.cache.history.cells["token"].tolist() if t in (257, 258)]
         assert marks == ([257, 258] * len(marks))[: len(marks)]
         assert marks[-1] == 257
-        assert len(list(session.ask("Well?"))) == 4
+        assert len(list(session.ask("Well?", aside=aside))) == 4
 
 
 LISTEN, CHUNK_END, UNIT, UNIT_END = 272, 275, 266, 267
