@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from training import pictures, sounds
 from training.masks import Visibility
 from training.rows import Row
-from training.script import Picture, Sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Batch:
             embeddings go; one past the last token for a unit that is not there.
         streams: int64, (rows * row_units,), which stream a unit belongs to; units of one stream
             are neighbours, oldest first.
-        pictures, sounds: What the units show and sound like.
+        pictures, sounds: What the units show and sound like, read into arrays by name.
         num_units: Units that are there.
     """
 
@@ -50,8 +51,8 @@ class Batch:
     picture_places: Tensor
     sound_places: Tensor
     streams: Tensor
-    pictures: tuple[Picture, ...]
-    sounds: tuple[Sound, ...]
+    pictures: dict[str, NDArray[Any]]
+    sounds: dict[str, NDArray[Any]]
     num_units: int
 
     def to(self, device: torch.device) -> Batch:
@@ -119,7 +120,7 @@ def collate(rows: Sequence[Row]) -> Batch:
         picture_places=placed("picture_places"),
         sound_places=placed("sound_places"),
         streams=streams.flatten(),
-        pictures=tuple(picture for row in rows for picture in row.pictures),
-        sounds=tuple(sound for row in rows for sound in row.sounds),
+        pictures=pictures.describe([picture for row in rows for picture in row.pictures]),
+        sounds=sounds.describe([sound for row in rows for sound in row.sounds]),
         num_units=sum(row.num_units for row in rows),
     )

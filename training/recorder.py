@@ -46,6 +46,11 @@ class Recorder:
         self._tokens += batch.ids.numel()
         self._units += batch.num_units
 
+    @property
+    def counted(self) -> int:
+        """Steps since the last report."""
+        return self._steps
+
     def report(self, **place: Any) -> bool:
         """Write down what was counted since the last time. Waits for the device.
 

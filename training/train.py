@@ -128,7 +128,7 @@ class _Loop:
                 self._try()
             if self._due("save", options.save_every):
                 self._save()
-        if self._step > first and not self._report():
+        if self._recorder.counted and not self._report():
             return 1
         self._save()
         self._try()
