@@ -53,6 +53,15 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _made_default(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default model and clip are the made ones, whatever ships with the package."""
+    nothing = tmp_path_factory.getbasetemp() / "nothing-ships"
+    monkeypatch.setattr("omnitide.embedded._shipped", lambda: nothing)
+
+
+@pytest.fixture(autouse=True)
 def _private_cache(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache_home))
     monkeypatch.setenv("COLUMNS", "100")
