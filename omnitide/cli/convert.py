@@ -24,12 +24,15 @@ from omnitide.convert.plan import Plan
 from omnitide.convert.planner import plan_conversion
 from omnitide.convert.recipe import Format, Recipe, read_rules
 from omnitide.convert.shard import ModuleError
-from omnitide.convert.workspace import SUFFIX
+from omnitide.convert.workspace import unfinished
 from omnitide.errors import ConfigError
 from omnitide.models.hub import resolve
 
 LEAST_MEMORY = 1 / 64
 """GiB; below, a row of a large matrix may not fit."""
+
+MOST_MEMORY = 1 << 20
+"""GiB; no machine has more."""
 
 _NUMBERED = re.compile(r"\.\d+\.")
 
@@ -50,17 +53,17 @@ def run_convert(options: argparse.Namespace) -> int:
     for flag, value in (("--hf-path", options.hf_path), ("--mlx-path", options.mlx_path)):
         if not value:
             raise ConfigError(f"[convert] {flag} must be given; see {options.program} --help")
-    if not options.memory_limit >= LEAST_MEMORY:
+    if not LEAST_MEMORY <= options.memory_limit <= MOST_MEMORY:
         raise ConfigError(
-            f"[convert] --memory-limit must be at least {LEAST_MEMORY:g} GiB, "
-            f"got {options.memory_limit:g}"
+            f"[convert] --memory-limit must be at least {LEAST_MEMORY:g} GiB and at most "
+            f"{MOST_MEMORY:,} GiB, got {options.memory_limit:g}"
         )
     format = Format(options.q_bits, options.q_group_size)
     recipe = Recipe(format, read_rules(options.module, format))
     folder, target = resolve(options.hf_path), Path(options.mlx_path)
     plan = plan_conversion(folder, recipe, options.dtype, options.drop_unused)
-    if target.with_name(target.name + SUFFIX).is_dir():
-        say("note", f"going on with {target.name + SUFFIX}")
+    if unfinished(target).is_dir():
+        say("note", f"going on with {unfinished(target).name}")
     screen = PlainConsole(stderr=True)
     try:
         with _progress(screen, plan.source_bytes, options.verbose) as advance:

@@ -23,6 +23,7 @@ from omnitide.duplex import DuplexSession
 from omnitide.media.recording import read_recording
 from omnitide.memory import duplex_room
 from omnitide.models.outline import read_outline
+from omnitide.pages import PAGE_SIZE
 
 Call = Callable[..., Any]
 ONE_SECOND = MediaOptions(fps=1.0, chunk_seconds=1.0)
@@ -70,6 +71,9 @@ def test_json_names_everything(call: Call, checkpoint: Path, tmp_path: Path) -> 
         (["--q-group-size", "48"], "groups of 48"),
         (["--memory-limit", "0"], "--memory-limit must be at least 0.015625 GiB"),
         (["--memory-limit", "nan"], "--memory-limit must be at least"),
+        (["--memory-limit", "inf"], "at most 1,048,576 GiB, got inf"),
+        (["--memory-limit", "1e300"], "got 1e+300"),
+        (["--module", "lm_head=" + "4" * 5000], "a rule reads PATTERN=BITS"),
         (["--module", "lm_head"], "a rule reads PATTERN=BITS"),
         (["--module", "nothing=4"], "must match a matrix"),
         (["--dtype", "int8"], "the dtype must be one of"),
@@ -202,6 +206,24 @@ def test_dry_run_counts_turned_keys_where_a_backend_keeps_them(
     assert 2 * turned["kv_bytes"] == 3 * plain["kv_bytes"]
 
 
+@pytest.mark.parametrize("backend", ["reference", "mlx"])
+@pytest.mark.parametrize("policy", ["omnipick", "full"])
+def test_dry_run_tells_what_packed_keys_and_values_take(
+    backend: str, policy: str, call: Call, checkpoint: Path
+) -> None:
+    options = ("--backend", backend, "--dtype", "float32", "--policy", policy)
+    command = ("generate", "--dry-run", "--model", checkpoint, *options, "--json")
+    told, plain = call(*command, "--kv-bits", 8).json(), call(*command).json()
+    model = load(checkpoint, backend=backend, dtype="float32")
+    session = Session(model, policy=policy, kv_bits=8, media=MediaOptions())
+    session.append_text("Hello")  # the factors of channels come with the first rows
+    pools = session.cache.pools
+    assert told["kv_bytes"] == pools.nbytes
+    # A layer's cells become floats while it attends: K and V, one KV head of 128.
+    cells = pools.num_pages * PAGE_SIZE
+    assert told["scratch_bytes"] - plain["scratch_bytes"] == 2 * cells * 128 * 4
+
+
 def test_dry_run_in_words(call: Call, checkpoint: Path) -> None:
     done = call("generate", "--dry-run", "--model", checkpoint, "--backend", "reference")
     assert done.code == 0
@@ -260,8 +282,7 @@ def test_dry_run_tells_what_a_duplex_session_takes(
     room = duplex_room(read_outline(folder), ONE_SECOND, None, config, speech)
     assert (room.prefix, room.unit) == (session.cache.capacity.prefix, session.largest_unit)
     pools = session.cache.pools
-    factors = [a.nbytes for a in getattr(pools, "factors", [])]  # some hundred values a layer
-    assert told["kv_bytes"] == pools.nbytes - sum(factors)
+    assert told["kv_bytes"] == pools.nbytes
     assert told["kv_tokens"] == (None if "full" in options else session.capacity_tokens)
     stored = load_file(folder / "model.safetensors")
     assert told["weight_bytes"] == sum(w.size * 4 for w in stored.values())
