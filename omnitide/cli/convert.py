@@ -34,6 +34,9 @@ LEAST_MEMORY = 1 / 64
 MOST_MEMORY = 1 << 20
 """GiB; no machine has more."""
 
+WIDE = 500
+"""Columns of a screen that holds a row of the table, whatever the names."""
+
 _NUMBERED = re.compile(r"\.\d+\.")
 
 
@@ -139,6 +142,8 @@ def _show(
             spread = f"{min(relative):.3g} to {spread}"
         largest = f"{max(error.largest_error for error in same):.3g}"
         grid.add_row(name, str(len(same)), f"{bits}, {group_size}", spread, largest)
+    # Names are for --module, so none is cut: a narrow screen breaks lines by itself.
+    console.width = max(console.width, WIDE)
     console.print(grid)
     kept = sum(item.format is None for item in plan.items)
     left = f", {len(plan.left_out)} left out" if plan.left_out else ""

@@ -47,6 +47,18 @@ def test_each_matrix_is_shown_when_asked(call: Call, checkpoint: Path, tmp_path:
     assert sum(row.startswith("model.layers.") for row in done.out.splitlines()) == 18
 
 
+def test_names_are_never_cut(
+    call: Call, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what --module asks for."""
+    monkeypatch.setenv("COLUMNS", "40")
+    options = ("--mlx-path", tmp_path / "out", "--module", "*=4:32")
+    done = call("convert", "--hf-path", checkpoint, *options, "--verbose")
+    record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    names = {m["module"] for m in record["files"]["model.safetensors"]["modules"]}
+    assert {row.split()[0] for row in done.out.splitlines()[1:-1]} == names
+
+
 def test_json_names_everything(call: Call, checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "eight"
     options = ("--q-bits", 8, "--q-group-size", 32, "--module", "lm_head=16", "--drop-unused")
