@@ -76,7 +76,7 @@ class ShardWriter:
         for item in shard.items:
             if item.format is not None:
                 errors.append(self._write_quantized(item, file))
-            elif item.dtype == item.info.dtype:
+            elif not (item.is_read and item.dtype in DTYPES):
                 for piece in item.source.pieces(1, self._values_at_once):
                     file.write(piece)
                     self._advance(len(piece))

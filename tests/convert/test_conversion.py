@@ -440,17 +440,34 @@ def test_a_disk_that_is_too_small_is_refused_before_weights_are_read(
 
 @pytest.mark.parametrize("values", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["thinker.lm_head.weight", "thinker.model.norm.weight"])
+@pytest.mark.parametrize("stored_as", [np.float32, ml_dtypes.bfloat16])
 def test_values_that_are_no_numbers(
-    values: float, name: str, source: Path, tmp_path: Path, run: Run, stored: Run
+    stored_as: Any,
+    values: float,
+    name: str,
+    source: Path,
+    tmp_path: Path,
+    run: Run,
+    stored: Run,
 ) -> None:
     folder = Path(shutil.copytree(source, tmp_path / "source"))
     weights = stored(source)
-    weights[name] = weights[name].astype(np.float32)
+    weights[name] = weights[name].astype(stored_as)
     weights[name].flat[-1] = values
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=f"{name} in model.safetensors holds values that are"):
         run(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_values_that_are_not_read_may_be_anything(
+    source: Path, tmp_path: Path, run: Run, stored: Run
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "source"))
+    weights = {**stored(source), "talker.x": np.full(3, np.nan, np.float32)}
+    save_file(weights, folder / "model.safetensors")
+    run(folder, tmp_path / "out")
+    np.testing.assert_array_equal(stored(tmp_path / "out")["talker.x"], weights["talker.x"])
 
 
 def test_values_too_large_for_the_dtype(
