@@ -48,7 +48,8 @@ CACHE_LIMIT = 1 << 30
 step, and MLX's own limit, nearly all of the memory, would be reached in a long stream. On the CPU
 MLX's limit is 32 MiB."""
 
-MLX_READS = frozenset("F32 F16 BF16 C64 BOOL F8_E4M3 F8_E8M0 I64 I32 I16 I8 U64 U32 U16 U8".split())
+_INTEGERS = ("BOOL", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8")
+MLX_READS = frozenset(("F32", "F16", "BF16", "C64", "F8_E4M3", "F8_E8M0", *_INTEGERS))
 """Stored dtypes that `mx.load` takes."""
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from omnitide.cli.progress import SECONDS_BETWEEN_LINES
 from omnitide.cli.report import bytes_in_words
-from omnitide.cli.terminal import PlainConsole, say
+from omnitide.cli.terminal import PlainConsole, printable, say
 from omnitide.convert.conversion import convert
 from omnitide.convert.plan import Plan
 from omnitide.convert.planner import plan_conversion
@@ -148,7 +148,8 @@ def _show(
     kept = sum(item.format is None for item in plan.items)
     left = f", {len(plan.left_out)} left out" if plan.left_out else ""
     console.print(
-        f"{target}: {bytes_in_words(plan.written_bytes)} of {bytes_in_words(plan.source_bytes)}; "
-        f"{len(errors)} matrices quantised, {kept} tensors kept{left}",
+        f"{printable(str(target))}: {bytes_in_words(plan.written_bytes)} of "
+        f"{bytes_in_words(plan.source_bytes)}; {len(errors)} matrices quantised, "
+        f"{kept} tensors kept{left}",
         soft_wrap=True,
     )

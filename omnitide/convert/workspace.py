@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -112,22 +111,20 @@ class Workspace:
 
     def write_json(self, file: str, contents: Any) -> None:
         """Write a JSON file of the folder, whole or not at all."""
-        with self.open(file) as opened:
-            opened.write((json.dumps(contents, indent=2) + "\n").encode())
-            opened.sync()
-            opened.appear()
+        self._write(file, (json.dumps(contents, indent=2) + "\n").encode())
 
     def copy(self, files: Iterable[Path]) -> None:
-        """Copy files as they are.
+        """Copy small files as they are, each whole or not at all.
 
         Raises:
             CheckpointError: One can't be copied.
         """
         for file in files:
             try:
-                shutil.copyfile(file, self.folder / file.name)
+                contents = file.read_bytes()
             except OSError as error:
                 raise CheckpointError(f"[convert] can't copy {file}: {reason_of(error)}") from error
+            self._write(file.name, contents)
 
     def finish(self) -> None:
         """Let the folder take its place.
@@ -179,6 +176,12 @@ class Workspace:
                 "has changed); remove it, or give another --mlx-path"
             )
         self._record["files"] = record["files"]
+
+    def _write(self, file: str, contents: bytes) -> None:
+        with self.open(file) as opened:
+            opened.write(contents)
+            opened.sync()
+            opened.appear()
 
     def _save(self) -> None:
         self.write_json(CONVERSION_FILE, self._record)

@@ -59,6 +59,15 @@ def test_names_are_never_cut(
     assert {row.split()[0] for row in done.out.splitlines()[1:-1]} == names
 
 
+def test_nothing_that_steers_a_terminal_is_printed(
+    call: Call, checkpoint: Path, tmp_path: Path
+) -> None:
+    done = call("convert", "--hf-path", checkpoint, "--mlx-path", tmp_path / "a\x1b[31mb")
+    assert done.code == 0
+    assert "\x1b" not in done.out + done.err
+    assert "a\\x1b[31mb: 1.52 MiB" in done.out
+
+
 def test_json_names_everything(call: Call, checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "eight"
     options = ("--q-bits", 8, "--q-group-size", 32, "--module", "lm_head=16", "--drop-unused")

@@ -90,6 +90,23 @@ def test_the_other_files_come_along(source: Path, tmp_path: Path, run: Run) -> N
     assert all((tmp_path / "out" / n).read_bytes() == (source / n).read_bytes() for n in copied)
 
 
+@pytest.mark.usefixtures("many_files")
+def test_the_disk_has_every_file_before_the_result_appears(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    sync = WholeFile.sync
+
+    def record(file: WholeFile) -> None:
+        assert not (tmp_path / "out").exists()
+        synced.add(file.path.name)
+        sync(file)
+
+    monkeypatch.setattr(WholeFile, "sync", record)
+    run(source, tmp_path / "out")
+    assert synced == {file.name for file in (tmp_path / "out").iterdir()}
+
+
 def test_the_errors_are_those_of_the_values(
     source: Path, tmp_path: Path, run: Run, stored: Run
 ) -> None:
