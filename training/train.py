@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time as clock
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,25 +19,20 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from training import snapshots, tokenizer
-from training.bank import load_bank
-from training.budget import Budget
-from training.data import Data
-from training.feed import Feed, Prepared, World
-from training.loss import Tally
-from training.recorder import Recorder
-from training.schedule import NAMED_RUNS, RunSettings, Stage
+from training.bank.bank import load_bank
+from training.learn import snapshots
+from training.learn.budget import Budget
+from training.learn.data import Data
+from training.learn.feed import Feed, Prepared, World
+from training.learn.loop import KEPT, MOST_STEPS, Loop
+from training.learn.schedule import NAMED_RUNS, RunSettings, Stage
+from training.learn.trainer import ATTENTIONS, Trainer
+from training.model.thinker import Thinker
+from training.rows import tokenizer
 from training.settings import NAMED
-from training.thinker import Thinker
-from training.trainer import ATTENTIONS, Trainer
 
 HELD_OUT_BATCHES = 2
 """Batches of each length that the model is tried on."""
-
-KEPT = ("settings", "seed", "drop_history", "total_minutes", "total_steps")
-"""Options that a resumed run takes from its checkpoint."""
-
-MOST_STEPS = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,94 +73,12 @@ def _train(options: argparse.Namespace, before: dict[str, Any]) -> int:
     if before:
         trainer.load(before)
     world = World(load_bank(options.speech), device)
-    loop = _Loop(options, budget, trainer, run, step, _held_out(data, run, world))
+    loop = Loop(options, budget, trainer, run, step, _held_out(data, run, world))
     feed = Feed(batches, world, device)
     try:
         return loop.run(feed)
     finally:
         feed.close()
-
-
-class _Loop:
-    """Steps, and from time to time a line in the log, a try on held-out streams, a checkpoint."""
-
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        budget: Budget,
-        trainer: Trainer,
-        run: RunSettings,
-        step: int,
-        held_out: dict[str, list[Prepared]],
-    ) -> None:
-        self._options, self._budget, self._trainer, self._run = options, budget, trainer, run
-        self._step, self._held_out = step, held_out
-        self._device = torch.device(options.device)
-        self._recorder = Recorder(options.out, self._device)
-        now = clock.monotonic()
-        self._last = {"report": now, "try": now, "save": now}
-
-    def run(self, feed: Feed) -> int:
-        """Train until the budget, or this call's part of it, is over. Returns the exit code."""
-        options, first = self._options, self._step
-        stop = MOST_STEPS if options.stop_after is None else first + options.stop_after
-        while self._step < stop and not self._budget.over(self._step):
-            asked = clock.monotonic()
-            item = feed.next()
-            if item is None:
-                break
-            waited = clock.monotonic() - asked
-            rate = self._run.rate(self._step, self._budget.tell(self._step))
-            result = self._trainer.step(item, rate)
-            self._recorder.count(result, item.batch, waited)
-            self._step += 1
-            # The first step compiles; it gets a line of its own.
-            due = self._due("report", options.log_every) or self._step == first + 1
-            if due and not self._report():
-                return 1
-            if self._due("try", options.try_every):
-                self._try()
-            if self._due("save", options.save_every):
-                self._save()
-        if self._recorder.counted and not self._report():
-            return 1
-        self._save()
-        self._try()
-        self._recorder.close()
-        return 0
-
-    def _due(self, what: str, every: float) -> bool:
-        now = clock.monotonic()
-        if now - self._last[what] < every:
-            return False
-        self._last[what] = now
-        return True
-
-    def _report(self) -> bool:
-        fraction = self._budget.tell(self._step)
-        healthy = self._recorder.report(
-            step=self._step,
-            elapsed=round(self._budget.elapsed, 1),
-            fraction=round(fraction, 4),
-            stage=self._run.stage_number(fraction),
-            rate=round(self._run.rate(self._step, fraction), 4),
-        )
-        if not healthy:
-            print("error: the loss is not a number; the last checkpoint stays", file=sys.stderr)
-        return healthy
-
-    def _try(self) -> None:
-        """Write down how the model does on streams that it never learns from."""
-        for name, items in self._held_out.items():
-            tally = Tally(self._device)
-            for item in items:
-                tally.add(self._trainer.measure(item), item.batch)
-            self._recorder.write({"kind": name, "step": self._step} | tally.read())
-
-    def _save(self) -> None:
-        kept = {name: getattr(self._options, name) for name in KEPT}
-        place = {"step": self._step, "elapsed": self._budget.elapsed, "options": kept}
-        snapshots.save(self._options.out, place | self._trainer.state())
 
 
 def _batches(data: Data, step: int, options: argparse.Namespace) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ def tiny_settings() -> Any:
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Any) -> Path:
     """A folder with the tokenizer of `tiny_settings`, learned from few streams."""
-    from training import tokenizer
+    from training.rows import tokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer.write(tiny_settings, folder, num_scripts=20)
@@ -37,7 +37,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: An
 @pytest.fixture(scope="session")
 def writer(tiny_settings: Any, tokenizer_folder: Path) -> Any:
     """Lays out streams for `tiny_settings`."""
-    from training.writer import Writer
+    from training.rows.writer import Writer
 
     return Writer(tiny_settings, tokenizer_folder)
 
@@ -45,8 +45,8 @@ def writer(tiny_settings: Any, tokenizer_folder: Path) -> Any:
 @pytest.fixture(scope="session")
 def tiny_row(tiny_settings: Any, writer: Any) -> Callable[..., Any]:
     """A row of drawn streams: `tiny_row(seed, units, forgetting=None)`, with its scripts."""
-    from training.rows import RowBuilder
-    from training.scenario import draw_script
+    from training.rows.builder import RowBuilder
+    from training.world.scenario import draw_script
 
     def make(seed: int, units: tuple[int, ...] = (2, 1), forgetting: Any = None) -> Any:
         random = np.random.default_rng(seed)
@@ -67,8 +67,8 @@ def made_media(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     `made_media(pictures)` gives uint8 (n, 4, 112, 112, 3), `made_media(sounds)` float32 (n, 32000).
     They depend on each unit's place and `look`, and are such that a film keeps them well.
     """
-    from training import made_stream
-    from training.script import Picture
+    from training.render import stream as made_stream
+    from training.world.script import Picture
 
     class Made(np.ndarray):
         def cpu(self) -> Made:
@@ -101,11 +101,11 @@ def made_media(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
 def bank() -> Any:
     """A bank without a speech tool, photographs or fonts of the system: noise for speech and
     photographs, and two styles of letters."""
-    from training.bank import FIRST_REPEAT, FIRST_SENTENCE, NUM_COLUMNS, Bank
-    from training.grounds import PHOTOGRAPHS
-    from training.letters import STYLES, draw_letters
-    from training.mulaw import encode
-    from training.voices import VOICES
+    from training.bank.bank import FIRST_REPEAT, FIRST_SENTENCE, NUM_COLUMNS, Bank
+    from training.bank.letters import STYLES, draw_letters
+    from training.bank.mulaw import encode
+    from training.world.grounds import PHOTOGRAPHS
+    from training.world.voices import VOICES
 
     random = np.random.default_rng(0)
     lengths = random.integers(5000, 12000, (len(VOICES), NUM_COLUMNS))

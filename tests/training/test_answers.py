@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.scenario import draw_script
-from training.script import Question, Script
+from training.world.scenario import draw_script
+from training.world.script import Question, Script
 
 Answer = tuple[str, int]
 """An answer and its distance."""
@@ -362,7 +362,7 @@ def test_the_script_alone_gives_each_answer_and_distance(seed: int, units: int, 
 
 
 def test_every_task_is_asked_and_every_wording_is_known_to_the_oracle() -> None:
-    from training.wordings import TASKS, WORDINGS
+    from training.world.questions.wordings import TASKS, WORDINGS
 
     tasks: set[str] = set()
     plain: list[str] = []

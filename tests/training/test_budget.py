@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 def test_by_steps() -> None:
-    from training.budget import Budget
+    from training.learn.budget import Budget
 
     budget = Budget.of(10, 10, 8, 0.0)
     assert [budget(step) for step in (0, 2, 8, 9)] == [0, 0.25, 1, 1]
@@ -19,7 +19,7 @@ def test_by_steps() -> None:
 
 
 def test_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    from training import budget as module
+    from training.learn import budget as module
 
     now = [100.0]
     monkeypatch.setattr(module.clock, "monotonic", lambda: now[0])
@@ -36,7 +36,7 @@ def test_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_see_what_is_told() -> None:
-    from training.budget import Budget
+    from training.learn.budget import Budget
 
     budget = Budget.of(1, 1, None, 0.0)
     queue = multiprocessing.get_context("fork").SimpleQueue()

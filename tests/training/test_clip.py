@@ -26,7 +26,7 @@ def made(made_media: Any, tmp_path: Path) -> Path:
 
 
 def test_the_film_is_the_script(made: Path, made_media: Any) -> None:
-    from training.clip import draw_clip
+    from training.measure.film import draw_clip
 
     script = draw_clip(3, UNITS)
     frames, samples = made_media(script.pictures), made_media(script.sounds)
@@ -47,7 +47,7 @@ def test_the_film_is_the_script(made: Path, made_media: Any) -> None:
 
 
 def test_questions_come_with_their_answers(made: Path) -> None:
-    from training.clip import draw_clip
+    from training.measure.film import draw_clip
 
     told = json.loads((made / "clip.json").read_text())
     script = draw_clip(3, UNITS)
@@ -61,9 +61,9 @@ def test_questions_come_with_their_answers(made: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_asks_for_what_was_typed(seed: int) -> None:
-    from training.clip import draw_clip
-    from training.vocabulary import SPLITS
-    from training.voices import rows_of
+    from training.measure.film import draw_clip
+    from training.world.vocabulary import SPLITS
+    from training.world.voices import rows_of
 
     script = draw_clip(seed, 12)
     assert not {"typed_fact", "needle_typed"} & {q.task for q in script.questions}

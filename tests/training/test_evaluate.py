@@ -46,7 +46,7 @@ def replies(folder: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def test_placement_and_migration_never_change_an_answer(call: Call, tmp_path: Path) -> None:
-    from training.recall_tables import layout_differences
+    from training.measure.tables import layout_differences
 
     out = tmp_path / "out"
     marks = ("--watermarks", "320/240", "--streams", 1)
@@ -85,7 +85,7 @@ def test_a_run_goes_on_with_more_streams_and_settings(call: Call, tmp_path: Path
 def test_tasks_may_count_by_another_split(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training import recall_tables
+    from training.measure import tables as recall_tables
 
     given, out = ("--policy", "full", "--streams", 2, "--tasks", "hear,see"), tmp_path / "out"
     assert call("--out", tmp_path / "tune", *given) == 0
@@ -122,17 +122,17 @@ def test_another_bank_is_refused(
 
 def test_workers_are_processes(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several workers are asked for with the plan that remembers; they paint for themselves."""
-    from training import evaluate
-    from training.remember import RememberingPlan
+    from training.measure import run as module
+    from training.measure.models import RememberingPlan
 
     asked = []
 
-    class Pool(evaluate.InlinePool):
+    class Pool(module.InlinePool):
         def __init__(self, plan: RememberingPlan, workers: int) -> None:
             asked.append((type(plan), workers))
             super().__init__(plan.load(), plan.options)
 
-    monkeypatch.setattr(evaluate, "ProcessPool", Pool)
+    monkeypatch.setattr(module, "ProcessPool", Pool)
     out = tmp_path / "out"
     assert call("--out", out, "--policy", "full", "--streams", 1, "--workers", 2) == 0
     assert asked == [(RememberingPlan, 2)]
@@ -146,7 +146,7 @@ def test_workers_are_processes(call: Call, tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_variants(text: str, parsed: Any) -> None:
-    from training.settings_of_runs import make_settings, parse_variant
+    from training.measure.variants import make_settings, parse_variant
 
     assert parse_variant(text) == parsed
     names = [s.name for s in make_settings(("full", "fifo"), ((9, 6), (8, 5)), [parsed])]
@@ -160,7 +160,7 @@ def test_variants(text: str, parsed: Any) -> None:
              "omnipick:high_watermark=9", "omnipick:sink=0"],
 )  # fmt: skip
 def test_variants_that_make_no_sense(text: str) -> None:
-    from training.settings_of_runs import parse_variant
+    from training.measure.variants import parse_variant
 
     with pytest.raises(ConfigError, match="--vary must read POLICY:NAME=NUMBER"):
         parse_variant(text)
@@ -171,7 +171,7 @@ def test_variants_that_make_no_sense(text: str) -> None:
     [(("nobody", {"image_sink": 0}), "expected one of"), (("h2o", {"heavy_share": 2}), "heavy")],
 )
 def test_variants_of_unknown_policies_and_numbers(variant: Any, message: str) -> None:
-    from training.settings_of_runs import make_settings
+    from training.measure.variants import make_settings
 
     with pytest.raises(ConfigError, match=message):
         make_settings(("full",), ((9, 6),), [variant])
@@ -180,7 +180,7 @@ def test_variants_of_unknown_policies_and_numbers(variant: Any, message: str) ->
 def test_a_stream_is_encoded_once_and_answers_are_the_model_s(
     tiny_checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training.remember import EncodesOnce
+    from training.measure.models import EncodesOnce
 
     model = load(tiny_checkpoint(), backend="reference", media=MEDIA)
     random = np.random.default_rng(0)
@@ -222,7 +222,7 @@ def test_a_stream_is_encoded_once_and_answers_are_the_model_s(
 def test_unpacked_weights_change_nothing(
     tiny_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from training.remember import RememberingPlan, UnpackedBackend
+    from training.measure.models import RememberingPlan, UnpackedBackend
 
     packed = tmp_path / "packed"
     given = ["--model", tiny_checkpoint(), "--mlx-path", packed, "--q-bits", 8]
@@ -243,7 +243,7 @@ def test_unpacked_weights_change_nothing(
 
 def test_layouts_that_disagree_are_counted() -> None:
     from omnitide.evaluation.record import Answer, Record
-    from training.recall_tables import layout_differences
+    from training.measure.tables import layout_differences
 
     def result(setting: str, *texts: str) -> Result:
         answers = tuple(Answer(str(n), text) for n, text in enumerate(texts))

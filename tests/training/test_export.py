@@ -22,7 +22,7 @@ MEDIA = MediaOptions(max_pixels=112 * 112)
 @pytest.fixture(scope="module")
 def thinker(tiny_settings: Any) -> Any:
     """Random weights, large enough to make logits of some size."""
-    from training.thinker import Thinker
+    from training.model.thinker import Thinker
 
     torch.set_num_threads(1)
     model = Thinker(tiny_settings, seed=3).requires_grad_(False)
@@ -40,7 +40,7 @@ def folder(
     tokenizer_folder: Path,
 ) -> Path:
     """The model in float32."""
-    from training.export import write_full
+    from training.model.checkpoint import write_full
 
     folder = tmp_path_factory.mktemp("full")
     write_full(thinker.state_dict(), tiny_settings, tokenizer_folder, folder)
@@ -55,8 +55,8 @@ def _media(units: int) -> tuple[Any, Any]:
 
 def _trained_logits(thinker: Any, row: Any) -> Any:
     """Logits of the first stream of a row, as training computes them."""
-    from training.batch import collate
-    from training.mel import LogMel
+    from training.model.mel import LogMel
+    from training.rows.batch import collate
 
     batch = collate([row])
     frames, samples = _media(len(row.streams))
@@ -117,7 +117,7 @@ def test_eight_bits_change_little(
     reference: Backend,
     bare_cache: Any,
 ) -> None:
-    from training.export import write_eight_bit
+    from training.model.checkpoint import write_eight_bit
 
     size = write_eight_bit(folder, tmp_path / "small")
     assert size < 0.5 * (folder / "model.safetensors").stat().st_size
@@ -130,9 +130,9 @@ def test_eight_bits_change_little(
 
 
 def test_the_small_model_fits_the_wheel(tmp_path: Path, tokenizer_folder: Path) -> None:
-    from training.export import write_eight_bit, write_full
+    from training.model.checkpoint import write_eight_bit, write_full
+    from training.model.thinker import Thinker
     from training.settings import small
-    from training.thinker import Thinker
 
     write_full(Thinker(small()).state_dict(), small(), tokenizer_folder, tmp_path / "full")
     # The tokenizer of `small` has about as many bytes.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from omnitide.evaluation.needle.fact import COLOURS, SHAPES, WORDS
 from omnitide.evaluation.needle.painting import GRAIN, paint_ground, paint_shape, paint_words
-from training.grounds import FIRST_PLAIN, NUM_GROUNDS, wave_ground
-from training.script import Picture
+from training.world.grounds import FIRST_PLAIN, NUM_GROUNDS, wave_ground
+from training.world.script import Picture
 
 torch = pytest.importorskip("torch", reason="the painter needs PyTorch")
 ndimage = pytest.importorskip("scipy.ndimage", reason="shapes are counted with SciPy")
@@ -28,7 +28,7 @@ def picture(look: int, **changes: Any) -> Picture:
 
 @pytest.fixture(scope="module")
 def painter(bank: Any) -> Any:
-    from training.pictures import Painter
+    from training.render.pictures import Painter
 
     return Painter(bank)
 
@@ -36,7 +36,7 @@ def painter(bank: Any) -> Any:
 @pytest.fixture(scope="module")
 def looks() -> dict[str, int]:
     """Seeds of looks: the needle's, and those whose fact shows in some frames."""
-    from training.looks import read_looks
+    from training.render.looks import read_looks
 
     read = read_looks([picture(look, kind="shape", text="red circle") for look in range(200)])
     shown = [tuple(row) for row in read.shown.tolist()]
@@ -187,7 +187,7 @@ def test_a_picture_doesn_t_depend_on_its_batch(painter: Any) -> None:
 
 
 def test_described_pictures_of_several_calls_can_be_joined(painter: Any) -> None:
-    from training.pictures import describe
+    from training.render.pictures import describe
 
     kinds = [("shape", "red cross"), ("word", "anchor"), ("digits", "12345"), (None, "")]
     shown = [picture(i, kind=kind, text=text) for i, (kind, text) in enumerate(kinds * 2)]
@@ -212,8 +212,8 @@ def test_grounds_leave_room_for_white_and_black(painter: Any) -> None:
 def test_a_gpu_paints_the_same(bank: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
-    from training.pictures import Painter
-    from training.scenario import draw_script
+    from training.render.pictures import Painter
+    from training.world.scenario import draw_script
 
     shown = draw_script(np.random.default_rng(3), 46, "train", 0).pictures
     ours = Painter(bank, "cpu").paint(shown).int()

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from omnitide.evaluation.needle import sound as needle
-from training.bank import NUM_COLUMNS, column, load_bank, save_bank
-from training.mulaw import decoded, encode
-from training.script import Sound
-from training.voices import rows_of
+from training.bank.bank import NUM_COLUMNS, column, load_bank, save_bank
+from training.bank.mulaw import decoded, encode
+from training.world.script import Sound
+from training.world.voices import rows_of
 
 torch = pytest.importorskip("torch", reason="the player needs PyTorch")
 
@@ -22,7 +22,7 @@ TEACHER = rows_of("train", sentences=True)[0]
 
 @pytest.fixture(scope="module")
 def player(bank: Any) -> Any:
-    from training.sounds import Player
+    from training.render.sounds import Player
 
     return Player(bank)
 
@@ -66,7 +66,7 @@ def test_a_bank_is_read_as_written(bank: Any, tmp_path: Any) -> None:
 
 def test_columns_are_all_different() -> None:
     from omnitide.evaluation.needle.fact import WORDS
-    from training.vocabulary import SPOKEN
+    from training.world.vocabulary import SPOKEN
 
     places = [column("speech", word) for word in SPOKEN]
     places += [column(half, word) for half in ("sentence", "repeat") for word in WORDS]
@@ -142,7 +142,7 @@ def test_a_sound_doesn_t_depend_on_its_batch(player: Any) -> None:
 
 
 def test_described_sounds_of_several_calls_can_be_joined(player: Any) -> None:
-    from training.sounds import describe
+    from training.render.sounds import describe
 
     kinds = [("speech", "anchor"), ("beeps", "3"), (None, ""), ("sentence", "anchor")]
     sounds = [Sound(kind, text, TEACHER, i) for i, (kind, text) in enumerate(kinds * 3)]
@@ -158,8 +158,8 @@ def test_no_sounds_are_no_samples(player: Any) -> None:
 def test_a_gpu_plays_the_same(bank: Any) -> None:
     if not torch.cuda.is_available():
         pytest.skip("there is no CUDA device")
-    from training.scenario import draw_script
-    from training.sounds import Player
+    from training.render.sounds import Player
+    from training.world.scenario import draw_script
 
     sounds = draw_script(np.random.default_rng(3), 46, "train", 0).sounds
     ours, theirs = Player(bank, "cpu").play(sounds), Player(bank, "cuda").play(sounds).cpu()

@@ -15,7 +15,7 @@ CASES = [None, (2, 0), (1, 3), (2, 8), "random", "random again"]
 
 def _random(seed: int) -> Any:
     """Runs of all lengths, and so few kept tokens that many blocks have none."""
-    from training.masks import Visibility
+    from training.rows.masks import Visibility
 
     random = torch.Generator().manual_seed(seed)
     rows, tokens = 2, 768
@@ -34,8 +34,8 @@ def _random(seed: int) -> Any:
 @pytest.fixture(params=CASES, ids=str)
 def visibility(request: pytest.FixtureRequest, tiny_row: Callable[..., Any]) -> Any:
     """Of two rows, the history dropped as the parameter says (units, sinks), or made up."""
-    from training.batch import collate
-    from training.rows import Forgetting
+    from training.rows.batch import collate
+    from training.rows.row import Forgetting
 
     if isinstance(request.param, str):
         return _random(len(request.param))
@@ -45,7 +45,7 @@ def visibility(request: pytest.FixtureRequest, tiny_row: Callable[..., Any]) -> 
 
 
 def test_blocks_are_those_of_the_dense_mask(visibility: Any) -> None:
-    from training.masks import BLOCK
+    from training.rows.masks import BLOCK
 
     blocks = visibility.blocks()
     dense = visibility.dense()[:, 0]
@@ -72,7 +72,7 @@ def test_blocks_are_those_of_the_dense_mask(visibility: Any) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_blocks_give_the_attention_of_the_dense_mask() -> None:
     # Forward only: on the CPU, PyTorch has no gradients of FlexAttention.
-    from training.masks import attend
+    from training.rows.masks import attend
 
     torch.set_num_threads(1)
     compiled = torch.compile(attend, dynamic=False)

@@ -10,7 +10,7 @@ SHAPES = [(24, 24), (24, 24), (48, 16), (16, 48), (48, 16), (16, 3, 2, 4)]
 
 
 def test_three_steps_equal_those_of_pytorch() -> None:
-    from training.muon import Muon
+    from training.learn.muon import Muon
 
     torch.set_num_threads(1)
     random = torch.Generator().manual_seed(0)
@@ -33,7 +33,7 @@ def test_three_steps_equal_those_of_pytorch() -> None:
 
 
 def test_momentum_is_stored_and_taken_up() -> None:
-    from training.muon import Muon
+    from training.learn.muon import Muon
 
     random = torch.Generator().manual_seed(1)
     gradients = [torch.randn(8, 4, generator=random) for _ in range(3)]

@@ -18,7 +18,7 @@ from omnitide.evaluation.score import evaluate, tally
 @pytest.fixture
 def script() -> Any:
     """Three units, with everything at once after the second one."""
-    from training.script import Picture, Question, Script, Sound, Typed
+    from training.world.script import Picture, Question, Script, Sound, Typed
 
     return Script(
         tuple(Picture(-1, None, "", None, 1, look) for look in range(3)),
@@ -36,7 +36,7 @@ def script() -> Any:
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_events_come_in_the_order_of_training(script: Any, inline: bool) -> None:
-    from training.recall import events_of
+    from training.measure.recall import events_of
 
     events = list(events_of(script, inline))
     said = [e.text if isinstance(e, Note) else e.prompt for e in events]
@@ -73,7 +73,7 @@ def test_events_come_in_the_order_of_training(script: Any, inline: bool) -> None
     ],
 )
 def test_right_answers(task: str, answer: str, reply: str, right: bool) -> None:
-    from training.recall import is_right
+    from training.measure.recall import is_right
 
     assert is_right(task, answer, reply) is right
 
@@ -85,15 +85,15 @@ def test_right_answers(task: str, answer: str, reply: str, right: bool) -> None:
 )  # fmt: skip
 def test_bands_of_distances(script: Any, distance: int, band: str) -> None:
     from omnitide.evaluation.item import Question
-    from training.recall import cell_name
+    from training.measure.recall import cell_name
 
     question = Question("0", "What?", 2.0, task="see", tags={"distance": str(distance)})
     assert cell_name(question) == f"see|{band}"
 
 
 def test_marks_of_a_record(script: Any) -> None:
-    from training.made_stream import MadeStream
-    from training.recall import Recall, events_of
+    from training.measure.recall import Recall, events_of
+    from training.render.stream import MadeStream
 
     item = Item("x", "x", MadeStream(script, "bank"), tuple(events_of(script, False)))
     answers = (
@@ -114,7 +114,7 @@ def test_marks_of_a_record(script: Any) -> None:
 
 def test_scores_pool_what_counts() -> None:
     """Two tasks of which one counts: sums by hand."""
-    from training.recall import Recall
+    from training.measure.recall import Recall
 
     marks = [
         *(Mark("q", "see|0", "correct", v) for v in (1, 1, 0, 1)),
@@ -144,7 +144,7 @@ def test_scores_pool_what_counts() -> None:
 
 
 def test_streams_don_t_depend_on_how_many_there_are() -> None:
-    from training.recall import Recall, RecallOptions
+    from training.measure.recall import Recall, RecallOptions
 
     options = RecallOptions(units=6, questions=5)
     few, many = Recall().read(options, 2, "bank"), Recall().read(options, 4, "bank")
@@ -158,7 +158,7 @@ def test_streams_don_t_depend_on_how_many_there_are() -> None:
 
 
 def test_only_the_wanted_tasks_are_asked() -> None:
-    from training.recall import Recall, RecallOptions
+    from training.measure.recall import Recall, RecallOptions
 
     items = Recall().read(RecallOptions(units=8, tasks=("see", "hear")), 3, "bank").items
     assert {q.task for item in items for q in item.questions} == {"see", "hear"}
@@ -176,14 +176,14 @@ def test_only_the_wanted_tasks_are_asked() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(options: Any, streams: int, message: str) -> None:
-    from training.recall import Recall, RecallOptions
+    from training.measure.recall import Recall, RecallOptions
 
     with pytest.raises(ConfigError, match=message):
         Recall().read(RecallOptions(**{"units": 3, "questions": 2} | options), streams, "bank")
 
 
 def test_chunks_are_the_units_of_the_script(script: Any, made_media: Any) -> None:
-    from training.made_stream import MadeStream
+    from training.render.stream import MadeStream
 
     with MadeStream(script, "bank").open(MediaOptions(2.0, 2.0, 112 * 112)) as clip:
         chunks = list(clip)
@@ -199,7 +199,7 @@ def test_chunks_are_the_units_of_the_script(script: Any, made_media: Any) -> Non
 
 @pytest.mark.parametrize("options", [MediaOptions(1.0, 2.0), MediaOptions(2.0, 1.0)])
 def test_other_units_are_refused(script: Any, options: MediaOptions) -> None:
-    from training.made_stream import MadeStream
+    from training.render.stream import MadeStream
 
     with pytest.raises(ConfigError, match="a unit has 2 s and 2 frames a second"):
         MadeStream(script, "bank").open(options)

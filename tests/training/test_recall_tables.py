@@ -45,8 +45,8 @@ def written(results: Results) -> Callable[[Any], str]:
     """The tables, with given tasks counted."""
 
     def write(counted: Any) -> str:
-        from training.recall import Recall
-        from training.recall_tables import tables
+        from training.measure.recall import Recall
+        from training.measure.tables import tables
 
         summary = summarise(results, Recall(counted).scores, draws=50)
         return tables(summary, counted, results.results)
@@ -65,14 +65,14 @@ def cells(text: str, heading: str, row: str) -> list[str]:
 def test_tasks_count_where_the_full_history_solves_them(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training.recall import Recall
-    from training.recall_tables import solved_tasks
+    from training.measure.recall import Recall
+    from training.measure.tables import solved_tasks
 
     assert solved_tasks(summarise(results, Recall().scores, draws=50)) == {"see"}
     few = [r for r in results.results if r.record.item == "s0"]
     half = Results(results.folder, results.manifest, tuple(few))
     assert solved_tasks(summarise(half, Recall().scores, draws=50)) == {"see"}
-    monkeypatch.setattr("training.recall_tables.LEAST_QUESTIONS", 11)
+    monkeypatch.setattr("training.measure.tables.LEAST_QUESTIONS", 11)
     assert solved_tasks(summarise(half, Recall().scores, draws=50)) == set()
     bounded = [r for r in results.results if r.record.setting != FULL]
     without = Results(results.folder, results.manifest, tuple(bounded))

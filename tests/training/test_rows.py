@@ -132,7 +132,7 @@ def _branches(row: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_labels_are_the_answers(seed: int, tiny_row: Callable[..., Any], writer: Any) -> None:
-    from training.wordings import TASKS
+    from training.world.questions.wordings import TASKS
 
     row, scripts = tiny_row(seed, (3,))
     told = []
@@ -173,8 +173,8 @@ def _sees(row: Any, query: int, key: int, forgetting: Any) -> bool:
 @pytest.mark.parametrize("sink", [None, 0, 3])
 @pytest.mark.parametrize("recent", [1, 2])
 def test_who_sees_whom(sink: int | None, recent: int, tiny_row: Callable[..., Any]) -> None:
-    from training.batch import collate
-    from training.rows import Forgetting
+    from training.rows.batch import collate
+    from training.rows.row import Forgetting
 
     forgetting = None if sink is None else Forgetting(recent, sink)
     row, _ = tiny_row(11, (3, 1), forgetting)
@@ -190,7 +190,7 @@ def test_who_sees_whom(sink: int | None, recent: int, tiny_row: Callable[..., An
 def test_kept_are_text_and_the_first_tokens_of_each_span(
     sink: int, tiny_row: Callable[..., Any], session: Callable[[], Any]
 ) -> None:
-    from training.rows import Forgetting
+    from training.rows.row import Forgetting
 
     row, (script,) = tiny_row(2, (2,), Forgetting(2, sink))
     live = session()
@@ -214,9 +214,9 @@ def test_kept_are_text_and_the_first_tokens_of_each_span(
 def test_what_does_not_fit_changes_nothing(
     limits: dict[str, int], why: str, tiny_settings: Any, writer: Any
 ) -> None:
-    from training.rows import RowBuilder
-    from training.scenario import draw_script
-    from training.script import Question
+    from training.rows.builder import RowBuilder
+    from training.world.scenario import draw_script
+    from training.world.script import Question
 
     random = np.random.default_rng(0)
     builder = RowBuilder(replace(tiny_settings, **limits), writer)
@@ -239,8 +239,8 @@ def test_what_does_not_fit_changes_nothing(
 
 
 def test_branches_leave_room_for_later_streams(tiny_settings: Any, writer: Any) -> None:
-    from training.rows import RowBuilder
-    from training.scenario import draw_script
+    from training.rows.builder import RowBuilder
+    from training.world.scenario import draw_script
 
     for last in (False, True):
         random = np.random.default_rng(0)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.bank import FIRST_SENTENCE, NUM_COLUMNS, column
-from training.grounds import CROPS, FIRST_PLAIN, NUM_GROUNDS, PHOTOGRAPHS, WAVE_PHASES
-from training.scenario import draw_script
-from training.script import Script
-from training.vocabulary import HELD_SHAPES, SHAPE_NAMES, held_pair
-from training.voices import VOICES
-from training.wordings import TASKS
+from training.bank.bank import FIRST_SENTENCE, NUM_COLUMNS, column
+from training.world.grounds import CROPS, FIRST_PLAIN, NUM_GROUNDS, PHOTOGRAPHS, WAVE_PHASES
+from training.world.questions.wordings import TASKS
+from training.world.scenario import draw_script
+from training.world.script import Script
+from training.world.vocabulary import HELD_SHAPES, SHAPE_NAMES, held_pair
+from training.world.voices import VOICES
 
 SPOKEN = ("speech", "sentence", "repeat")
 

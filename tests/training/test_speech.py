@@ -11,11 +11,11 @@ import pytest
 
 from omnitide.evaluation.needle.sound import SENTENCE
 from omnitide.evaluation.needle.sound import say as needle_say
-from training.bank import FIRST_REPEAT, FIRST_SENTENCE, NUM_COLUMNS, load_bank
-from training.grounds import PHOTOGRAPHS
-from training.letters import STYLES
-from training.mulaw import decoded
-from training.voices import VOICES, Voice, rows_of
+from training.bank.bank import FIRST_REPEAT, FIRST_SENTENCE, NUM_COLUMNS, load_bank
+from training.bank.letters import STYLES
+from training.bank.mulaw import decoded
+from training.world.grounds import PHOTOGRAPHS
+from training.world.voices import VOICES, Voice, rows_of
 
 signal = pytest.importorskip("scipy.signal", reason="speech is resampled with SciPy")
 
@@ -26,7 +26,7 @@ needs_tool = pytest.mark.skipif(
 
 @needs_tool
 def test_a_word_is_said_at_the_bank_s_peak_without_silence_around_it() -> None:
-    from training.speech import PEAK, QUIET, say
+    from training.bank.espeak import PEAK, QUIET, say
 
     samples = say(VOICES[0], "anchor")
     assert 0.3 * 16000 < len(samples) < 16000
@@ -36,7 +36,7 @@ def test_a_word_is_said_at_the_bank_s_peak_without_silence_around_it() -> None:
 
 @needs_tool
 def test_the_needle_s_voice_says_its_sentence() -> None:
-    from training.speech import say
+    from training.bank.espeak import say
 
     # The first voice speaks as the needle's tool does by itself; its words come at the same times.
     ours, theirs = say(VOICES[0], SENTENCE.format(word="anchor")), needle_say("anchor")
@@ -49,7 +49,7 @@ def test_the_needle_s_voice_says_its_sentence() -> None:
 
 @needs_tool
 def test_speed_and_voice_change_what_is_heard() -> None:
-    from training.speech import say
+    from training.bank.espeak import say
 
     slow, fast = (say(replace(VOICES[0], speed=speed), "anchor") for speed in (120, 200))
     assert len(slow) > 1.2 * len(fast)
@@ -57,7 +57,7 @@ def test_speed_and_voice_change_what_is_heard() -> None:
 
 @needs_tool
 def test_a_voice_says_all_its_columns_and_the_two_halves_make_the_sentence() -> None:
-    from training.speech import PEAK, say, say_all
+    from training.bank.espeak import PEAK, say, say_all
 
     teller = VOICES[rows_of("test", sentences=True)[0]]
     said = say_all(teller)
@@ -71,7 +71,7 @@ def test_a_voice_says_all_its_columns_and_the_two_halves_make_the_sentence() -> 
 
 @needs_tool
 def test_a_voice_that_is_too_slow_is_refused() -> None:
-    from training.speech import say_all
+    from training.bank.espeak import say_all
 
     with pytest.raises(ValueError, match="take another speed"):
         say_all(Voice("en", 80, "train", sentences=True))
@@ -99,7 +99,7 @@ def test_the_command_writes_a_bank(
     from training import speech
 
     try:
-        from training.letters import draw_letters
+        from training.bank.letters import draw_letters
 
         draw_letters()
     except OSError:

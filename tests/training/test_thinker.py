@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 @pytest.fixture(scope="module")
 def thinker(tiny_settings: Any) -> Any:
     """Ours, with weights large enough that every part matters."""
-    from training.thinker import Thinker
+    from training.model.thinker import Thinker
 
     torch.set_num_threads(1)
     model = Thinker(tiny_settings).eval()
@@ -80,7 +80,7 @@ def _close(got: Any, want: Any) -> None:
 def test_a_row_of_streams_equals_transformers_stream_by_stream(
     seed: int, thinker: Any, theirs: Any, tiny_row: Callable[..., Any]
 ) -> None:
-    from training.batch import collate
+    from training.rows.batch import collate
 
     row, _ = tiny_row(seed, (2, 1))
     batch = collate([row])
@@ -106,7 +106,7 @@ def test_a_row_of_streams_equals_transformers_stream_by_stream(
 def test_a_branch_sees_its_stream_up_to_its_unit_and_no_other_branch(
     thinker: Any, theirs: Any, tiny_row: Callable[..., Any]
 ) -> None:
-    from training.batch import collate
+    from training.rows.batch import collate
 
     row, _ = tiny_row(3, (3,))
     batch = collate([row])
@@ -133,7 +133,7 @@ def test_a_branch_sees_its_stream_up_to_its_unit_and_no_other_branch(
 
 
 def test_forward_gives_the_logits_at_the_labels(thinker: Any, tiny_row: Callable[..., Any]) -> None:
-    from training.batch import collate
+    from training.rows.batch import collate
 
     rows = [tiny_row(seed)[0] for seed in (4, 5)]
     batch = collate(rows)
@@ -151,7 +151,7 @@ def test_forward_gives_the_logits_at_the_labels(thinker: Any, tiny_row: Callable
 
 
 def test_every_weight_is_trained_by_one_optimiser(thinker: Any) -> None:
-    from training.thinker import Thinker
+    from training.model.thinker import Thinker
 
     model = Thinker(thinker.settings)
     names = {id(p): name for name, p in model.named_parameters()}
@@ -164,8 +164,8 @@ def test_every_weight_is_trained_by_one_optimiser(thinker: Any) -> None:
 
 
 def test_the_small_model_has_17_million_parameters() -> None:
+    from training.model.thinker import Thinker
     from training.settings import small
-    from training.thinker import Thinker
 
     count = sum(p.numel() for p in Thinker(small()).parameters())
     assert 15e6 < count < 19e6

@@ -21,8 +21,8 @@ def train(
     tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, list[dict[str, Any]]]]:
     """Run the command on plain pictures and sounds: `train(name, *options)` -> code, log."""
-    from training import feed
     from training import train as module
+    from training.learn import feed
 
     class Maker:
         def __init__(self, _bank: Any, _device: Any) -> None:
@@ -55,7 +55,7 @@ def train(
 
 
 def _weights(folder: Path) -> dict[str, Any]:
-    from training import snapshots
+    from training.learn import snapshots
 
     return snapshots.read(folder)["model"]
 
@@ -93,7 +93,7 @@ def test_dropping_history_changes_what_is_learned(train: Any, tmp_path: Path) ->
 
 
 def test_the_loss_falls_and_the_log_says_so(train: Any) -> None:
-    from training.wordings import TASKS
+    from training.world.questions.wordings import TASKS
 
     code, log = train("run", "--total-steps", "24", "--log-every", "0")
     assert code == 0
@@ -119,9 +119,9 @@ def test_nothing_to_resume_is_told(train: Any, capsys: pytest.CaptureFixture[str
 
 
 def test_a_batch_depends_on_seed_and_step_alone(tiny_settings: Any, tokenizer_folder: Path) -> None:
-    from training.batch import Batch
-    from training.data import Data
-    from training.schedule import tiny_run
+    from training.learn.data import Data
+    from training.learn.schedule import tiny_run
+    from training.rows.batch import Batch
 
     def data(seed: int) -> Any:
         return Data(tiny_settings, tiny_run(), tokenizer_folder, seed, True, lambda step: 0.6)
@@ -137,7 +137,7 @@ def test_a_batch_depends_on_seed_and_step_alone(tiny_settings: Any, tokenizer_fo
 
 
 def test_a_packed_batch_comes_out_as_it_was(tiny_row: Callable[..., Any]) -> None:
-    from training.batch import Batch, collate
+    from training.rows.batch import Batch, collate
 
     batch = collate([tiny_row(0)[0], tiny_row(1)[0]])
     got = Batch.unpacked(batch.packed())
@@ -154,7 +154,7 @@ def test_a_packed_batch_comes_out_as_it_was(tiny_row: Callable[..., Any]) -> Non
 
 
 def test_rates_rise_stay_and_fall_to_zero() -> None:
-    from training.schedule import RunSettings
+    from training.learn.schedule import RunSettings
 
     run = RunSettings(warm_up=10, cool_down=0.25)
     assert [run.rate(step, 0.0) for step in (0, 4, 9, 50)] == [0.1, 0.5, 1.0, 1.0]
@@ -164,8 +164,8 @@ def test_rates_rise_stay_and_fall_to_zero() -> None:
 
 
 def test_an_answer_is_right_if_every_token_is(tiny_row: Callable[..., Any]) -> None:
-    from training.batch import collate
-    from training.loss import Tally, measure
+    from training.learn.loss import Tally, measure
+    from training.rows.batch import collate
 
     batch = collate([tiny_row(0)[0], tiny_row(1)[0]])
     random = torch.Generator().manual_seed(0)

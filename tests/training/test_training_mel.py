@@ -38,7 +38,7 @@ def _sound(shape: str, units: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_equals_the_stream_of_omnitide(shape: str, seed: int) -> None:
-    from training.mel import LogMel
+    from training.model.mel import LogMel
 
     lengths = [3, 1, 2]
     streams = [_sound(shape, max(units, 2), seed + i)[:units] for i, units in enumerate(lengths)]

@@ -1,0 +1,1 @@
+"""What is taken from elsewhere, in one file: speech, photographs and letters."""

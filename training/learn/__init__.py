@@ -1,0 +1,1 @@
+"""How the model is trained: data, loss, optimiser, budget, log."""

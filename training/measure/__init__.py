@@ -1,0 +1,1 @@
+"""What the trained model remembers under each policy."""

@@ -1,0 +1,1 @@
+"""The model in PyTorch, batched, and its checkpoint in the published layout."""

@@ -1,0 +1,1 @@
+"""Scripts made visible and audible, on the CPU or a GPU."""

@@ -1,0 +1,1 @@
+"""Scripts as tokens: rows of fixed length, and who sees whom in them."""

@@ -1,0 +1,1 @@
+"""What the model learns from: streams as scripts, and questions about them."""
