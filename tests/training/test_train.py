@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,20 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 # The position of the loader's workers and threads must not matter, so there are none of the first.
 COMMON = ["--settings", "tiny", "--device", "cpu", "--workers", "0", "--try-every", "1e9"]
+FOUR = ["--total-steps", "4", "--seed", "7"]
+
+Train = Callable[..., tuple[int, list[dict[str, Any]]]]
+Weights = dict[str, Any]
 
 
-@pytest.fixture
-def train(
-    tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, list[dict[str, Any]]]]:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all runs."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def train(runs: Path, tokenizer_folder: Path) -> Iterator[Train]:
     """Run the command on plain pictures and sounds: `train(name, *options)` -> code, log."""
     from training import train as module
     from training.learn import feed
@@ -37,13 +45,10 @@ def train(
             pitch = 200.0 + 50 * torch.from_numpy(next(iter(sounds.values())) % 7)
             return (0.1 * torch.sin(6.283 * pitch.reshape(len(pitch), -1)[:, :1] * time)).float()
 
-    monkeypatch.setattr(feed, "Painter", Maker)
-    monkeypatch.setattr(feed, "Player", Maker)
-    monkeypatch.setattr(module, "load_bank", lambda path: path)
     torch.set_num_threads(1)
 
     def run(name: str, *options: str) -> tuple[int, list[dict[str, Any]]]:
-        out = tmp_path / name
+        out = runs / name
         out.mkdir(exist_ok=True)
         for file in tokenizer_folder.iterdir():
             (out / file.name).write_bytes(file.read_bytes())
@@ -51,54 +56,71 @@ def train(
         log = (out / "log.jsonl").read_text() if (out / "log.jsonl").exists() else ""
         return code, [json.loads(line) for line in log.splitlines()]
 
-    return run
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(feed, "Painter", Maker)
+        monkeypatch.setattr(feed, "Player", Maker)
+        monkeypatch.setattr(module, "load_bank", lambda path: path)
+        monkeypatch.setattr(module, "HELD_OUT_BATCHES", 1)
+        yield run
 
 
-def _weights(folder: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def whole(train: Train, runs: Path) -> Weights:
+    """Weights after four steps in one go."""
+    assert train("whole", *FOUR)[0] == 0
+    return _weights(runs / "whole")
+
+
+@pytest.fixture(scope="module")
+def dropped(train: Train, runs: Path) -> Weights:
+    """The same when later tokens see a part of the history."""
+    assert train("dropped", *FOUR, "--drop-history")[0] == 0
+    return _weights(runs / "dropped")
+
+
+def _weights(folder: Path) -> Weights:
     from training.learn import snapshots
 
-    return snapshots.read(folder)["model"]
+    weights: Weights = snapshots.read(folder)["model"]
+    return weights
 
 
-@pytest.mark.parametrize("extra", [[], ["--drop-history"]], ids=["whole", "dropped"])
-def test_two_parts_equal_one(extra: list[str], train: Any, tmp_path: Path) -> None:
-    whole = ["--total-steps", "5", "--seed", "7", *extra]
-    assert train("one", *whole)[0] == 0
-    assert train("two", *whole, "--stop-after", "2")[0] == 0
-    assert any(
-        not torch.equal(a, b)
-        for a, b in zip(
-            _weights(tmp_path / "one").values(), _weights(tmp_path / "two").values(), strict=True
-        )
-    )
+def _equal(one: Weights, other: Weights) -> bool:
+    assert list(one) == list(other)
+    return all(torch.equal(weight, other[name]) for name, weight in one.items())
+
+
+@pytest.mark.parametrize("way", ["whole", "dropped"])
+def test_two_parts_equal_one(
+    way: str, train: Train, runs: Path, request: pytest.FixtureRequest
+) -> None:
+    want, folder = request.getfixturevalue(way), f"{way} in parts"
+    extra = ["--drop-history"] if way == "dropped" else []
+    assert train(folder, *FOUR, *extra, "--stop-after", "2")[0] == 0
+    assert not _equal(want, _weights(runs / folder))
     # Seed, steps and the rest are taken from the checkpoint.
-    assert train("two", "--resume")[0] == 0
-    one, two = _weights(tmp_path / "one"), _weights(tmp_path / "two")
-    for name, weight in one.items():
-        assert torch.equal(weight, two[name]), name
+    assert train(folder, "--resume")[0] == 0
+    assert _equal(want, _weights(runs / folder))
 
 
-def test_workers_draw_what_the_process_itself_draws(train: Any, tmp_path: Path) -> None:
-    assert train("alone", "--total-steps", "3")[0] == 0
-    assert train("helped", "--total-steps", "3", "--workers", "2")[0] == 0
-    alone, helped = _weights(tmp_path / "alone"), _weights(tmp_path / "helped")
-    assert all(torch.equal(alone[name], helped[name]) for name in alone)
+def test_workers_draw_what_the_process_itself_draws(
+    train: Train, runs: Path, whole: Weights
+) -> None:
+    assert train("helped", *FOUR, "--workers", "2")[0] == 0
+    assert _equal(whole, _weights(runs / "helped"))
 
 
-def test_dropping_history_changes_what_is_learned(train: Any, tmp_path: Path) -> None:
-    train("whole", "--total-steps", "3")
-    train("dropped", "--total-steps", "3", "--drop-history")
-    one, two = _weights(tmp_path / "whole"), _weights(tmp_path / "dropped")
-    assert any(not torch.equal(one[name], two[name]) for name in one)
+def test_dropping_history_changes_what_is_learned(whole: Weights, dropped: Weights) -> None:
+    assert not _equal(whole, dropped)
 
 
-def test_the_loss_falls_and_the_log_says_so(train: Any) -> None:
+def test_the_loss_falls_and_the_log_says_so(train: Train) -> None:
     from training.world.questions.wordings import TASKS
 
-    code, log = train("run", "--total-steps", "24", "--log-every", "0")
+    code, log = train("run", "--total-steps", "16", "--log-every", "0")
     assert code == 0
     steps = [line for line in log if line["kind"] == "train"]
-    assert [line["step"] for line in steps] == list(range(1, 25))
+    assert [line["step"] for line in steps] == list(range(1, 17))
     losses = [line["loss"] for line in steps]
     assert np.mean(losses[-4:]) < 0.6 * losses[0]
     first = steps[0]
@@ -109,11 +131,11 @@ def test_the_loss_falls_and_the_log_says_so(train: Any) -> None:
     counted = sum(count for count, _ in first["distances"].values())
     assert counted == first["answers"]
     assert {line["kind"] for line in log} == {"train", "tune short", "tune long"}
-    assert [line["stage"] for line in steps][:13].count(0) >= 11
+    assert [line["stage"] for line in steps][:9].count(0) >= 7
     assert steps[-1]["stage"] == 1
 
 
-def test_nothing_to_resume_is_told(train: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_resume_is_told(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
     assert train("empty", "--resume")[0] == 1
     assert "nothing to resume" in capsys.readouterr().err
 
@@ -191,14 +213,14 @@ def test_an_answer_is_right_if_every_token_is(tiny_row: Callable[..., Any]) -> N
     assert tally.read()["answers"] == 0
 
 
-def test_the_tables_are_short(train: Any, tmp_path: Path, capsys: Any) -> None:
+def test_the_tables_are_short(runs: Path, whole: Weights, capsys: Any) -> None:
     from training import report
 
-    train("run", "--total-steps", "2")
+    assert whole
     capsys.readouterr()
-    assert report.main([str(tmp_path / "run")]) == 0
+    assert report.main([str(runs / "whole")]) == 0
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[0] == "run"
-    assert row.split()[:2] == ["run", "2"]
-    assert report.main([str(tmp_path / "run"), "--tasks", "tune long"]) == 0
+    assert row.split()[:2] == ["whole", "4"]
+    assert report.main([str(runs / "whole"), "--tasks", "tune long"]) == 0
     assert "of" in capsys.readouterr().out
