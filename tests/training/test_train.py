@@ -103,6 +103,8 @@ def test_two_parts_equal_one(
     assert _equal(want, _weights(runs / folder))
 
 
+# PyTorch warns where there are fewer cores than workers.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_workers_draw_what_the_process_itself_draws(
     train: Train, runs: Path, whole: Weights
 ) -> None:
