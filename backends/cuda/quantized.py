@@ -21,7 +21,8 @@ from omnitide.backends.cuda.quantized_matvec import BITS, DTYPES, GROUPS, Quanti
 from omnitide.quantized import QuantizedWeight
 
 MATMUL_ROWS = 128
-"""Rows of x up to which `quantized_matmul` is faster than dequantising and cuBLAS."""
+"""Rows of x up to which `quantized_matmul` is taken. There a layer's products take as long either
+way: dequantising and cuBLAS are faster for square matrices, slower for the projections."""
 
 SCRATCH_BYTES = 160 << 20
 """Most bytes of dequantised weights at a time; a larger matrix is taken in parts of its rows."""
@@ -51,11 +52,17 @@ class Quantized:
         self._elementwise = elementwise
 
     def linear(
-        self, x: Array, weight: QuantizedWeight, bias: Array | None, residual: Array | None
+        self,
+        x: Array,
+        weight: QuantizedWeight,
+        bias: Array | None,
+        residual: Array | None,
+        overlap: bool = False,
     ) -> Array:
-        """x @ weight.T + bias + residual; residual (rows, out)."""
+        """x @ weight.T + bias + residual; residual (rows, out). Overlap: after a product only."""
         if self._by_vector(x, [weight]):
-            return self._vector.multiply(x, [(weight, bias)], residual=residual)[0]
+            pairs = [(weight, bias)]
+            return self._vector.multiply(x, pairs, residual=residual, overlap=overlap)[0]
         if self._by_matmul(x, [weight]):
             return self._matmul.multiply(x, [(weight, bias)], residual)[0]
         out = self._by_blas(x, weight)
@@ -69,7 +76,7 @@ class Quantized:
         """Each matrix's product with the norm of x."""
         weights = [weight for weight, _ in matrices]
         if self._by_vector(x, weights, norm=True):
-            return self._vector.multiply(x, matrices, (norm_weight, eps))
+            return self._vector.multiply(x, matrices, (norm_weight, eps), overlap=True)
         normed = self._norms.rms_norm(x, norm_weight, eps)
         if self._by_matmul(x, weights):
             return self._matmul.multiply(normed, matrices)
@@ -80,7 +87,8 @@ class Quantized:
     ) -> Array:
         """silu(gate(n)) * up(n), n the norm of x."""
         if self._by_vector(x, [gate[0], up[0]], norm=True, gated=True):
-            return self._vector.multiply(x, [gate, up], (norm_weight, eps), gated=True)[0]
+            pairs, norm = [gate, up], (norm_weight, eps)
+            return self._vector.multiply(x, pairs, norm, gated=True, overlap=True)[0]
         return self._elementwise.swiglu(*self.project(x, norm_weight, eps, [gate, up]))
 
     def take(self, weight: QuantizedWeight, rows: Array, dtype: Any) -> Array:

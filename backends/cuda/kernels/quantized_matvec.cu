@@ -140,6 +140,9 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
                      const T* residual, T* out_0, T* out_1, T* out_2, int height_0, int height_1,
                      int height_2, int tokens, int width, int columns, int slots, int batch,
                      int early, bool gated) {
+#if __CUDA_ARCH__ < 900
+  early = 0;  // launches never overlap
+#endif
   constexpr int FOLD = GROUP < 64 ? GROUP : 64;  // columns that four lanes read at once
   constexpr int WORDS = FOLD * BITS / 128;       // of codes of a row, a lane's share of these
   constexpr int PACKS = FOLD / 32;               // of x, the same
@@ -272,7 +275,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       const unsigned char* source = from + lane_from;
       unsigned target = codes_to + lane_to;
       int at = lane_row;
-#pragma unroll 4
+#pragma unroll 2
       for (int turn = (rows + rows_at_once - 1) >> turn_shift; turn > 0; --turn) {
         if (at < rows) copy_16(target, source);
         at += rows_at_once;
@@ -355,26 +358,10 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
 #endif
   }
   if (early == slots) fetch_x();
-  // The first and last warp, and for up in the upper half, that add to an output of a batch.
-  auto owners = [&](int first, int row) {
-    const int units = (min(first + batch, tiles) - first) * sides * pieces;
-    unsigned held = 0;
-#pragma unroll 1
-    for (int side = sides - 1; side >= 0; --side) {
-      const int segment = row / TILE * sides + side;
-      held = held << 16 | Share::owner((segment + 1) * pieces - 1, units, warps) << 8 |
-             Share::owner(segment * pieces, units, warps);
-    }
-    return held;
-  };
-  // Of the thread's first output: these come while x does.
+  // Of the thread's first output: it comes while x does.
   const int first_rows = min(batch * TILE, count);
   float2 added = make_float2(0.0f, 0.0f);
-  unsigned held_by = 0;
-  if (thread < first_rows * tokens) {
-    added = addend(thread % first_rows, thread / first_rows);
-    held_by = owners(0, thread % first_rows);
-  }
+  if (thread < first_rows * tokens) added = addend(thread % first_rows, thread / first_rows);
 #if BULK_COPIES
   wait_for_groups<0>();
 #else
@@ -553,10 +540,12 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     // A segment's sum, in the order of its pieces. Of every two neighbours in (segment, warp) one
     // number is greater, so that both numbers' sum tells them apart.
     const int last = min(first + batch, tiles);
-    auto product = [&](int segment, int at, unsigned by) {
+    const int units = (last - first) * sides * pieces;
+    auto product = [&](int segment, int at) {
+      const int end = Share::owner((segment + 1) * pieces - 1, units, warps);
       float sum = 0.0f;
 #pragma unroll 2
-      for (int i = by & 0xff; i <= static_cast<int>(by >> 8 & 0xff); ++i) {
+      for (int i = Share::owner(segment * pieces, units, warps); i <= end; ++i) {
         sum += partials[(segment + i) * (TILE * TOKENS) + at];
       }
       return sum;
@@ -566,13 +555,10 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     for (int output = thread; output < live_rows * tokens; output += threads) {
       const int row = output % live_rows, token = output / live_rows;
       const int segment = row / TILE * sides, at = row % TILE * TOKENS + token;
-      if (first > 0 || output >= threads) {
-        added = addend(first * TILE + row, token);
-        held_by = owners(first, row);
-      }
-      float result = product(segment, at, held_by) + added.x;
+      if (first > 0 || output >= threads) added = addend(first * TILE + row, token);
+      float result = product(segment, at) + added.x;
       if (gated) {
-        const float up = product(segment + 1, at, held_by >> 16) + added.y;
+        const float up = product(segment + 1, at) + added.y;
         result = to_float(from_float<T>(result));
         result = result / (1.0f + expf(-result)) * to_float(from_float<T>(up));
       }
