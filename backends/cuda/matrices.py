@@ -90,10 +90,7 @@ class Matrices:
             normed = self._norms.rms_norm(rows, norm_weight, eps)
             halves = (self.linear(normed, *matrix, None) for matrix in (gate, up))
             inner = self._elementwise.swiglu(*halves)
-        weight, bias = down
-        if isinstance(weight, QuantizedWeight):
-            return self._quantized.linear(inner, weight, bias, rows, overlap=True).reshape(x.shape)
-        return self.linear(inner, weight, bias, rows).reshape(x.shape)
+        return self.linear(inner, *down, rows).reshape(x.shape)
 
     def _by_vector(self, rows: Array, weight: Weight) -> bool:
         """Whether the matrix-vector kernels take so many rows of that type and size."""

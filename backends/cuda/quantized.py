@@ -52,17 +52,11 @@ class Quantized:
         self._elementwise = elementwise
 
     def linear(
-        self,
-        x: Array,
-        weight: QuantizedWeight,
-        bias: Array | None,
-        residual: Array | None,
-        overlap: bool = False,
+        self, x: Array, weight: QuantizedWeight, bias: Array | None, residual: Array | None
     ) -> Array:
-        """x @ weight.T + bias + residual; residual (rows, out). Overlap: after a product only."""
+        """x @ weight.T + bias + residual; residual (rows, out)."""
         if self._by_vector(x, [weight]):
-            pairs = [(weight, bias)]
-            return self._vector.multiply(x, pairs, residual=residual, overlap=overlap)[0]
+            return self._vector.multiply(x, [(weight, bias)], residual=residual)[0]
         if self._by_matmul(x, [weight]):
             return self._matmul.multiply(x, [(weight, bias)], residual)[0]
         out = self._by_blas(x, weight)
@@ -76,7 +70,7 @@ class Quantized:
         """Each matrix's product with the norm of x."""
         weights = [weight for weight, _ in matrices]
         if self._by_vector(x, weights, norm=True):
-            return self._vector.multiply(x, matrices, (norm_weight, eps), overlap=True)
+            return self._vector.multiply(x, matrices, (norm_weight, eps))
         normed = self._norms.rms_norm(x, norm_weight, eps)
         if self._by_matmul(x, weights):
             return self._matmul.multiply(normed, matrices)
@@ -87,8 +81,7 @@ class Quantized:
     ) -> Array:
         """silu(gate(n)) * up(n), n the norm of x."""
         if self._by_vector(x, [gate[0], up[0]], norm=True, gated=True):
-            pairs, norm = [gate, up], (norm_weight, eps)
-            return self._vector.multiply(x, pairs, norm, gated=True, overlap=True)[0]
+            return self._vector.multiply(x, [gate, up], (norm_weight, eps), gated=True)[0]
         return self._elementwise.swiglu(*self.project(x, norm_weight, eps, [gate, up]))
 
     def take(self, weight: QuantizedWeight, rows: Array, dtype: Any) -> Array:

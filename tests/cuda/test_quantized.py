@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from omnitide.backends.cuda.arrays import cp
-from omnitide.backends.cuda.compiler import MORE_OPTIONS, Compiler
+from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.dequantize import Dequantize
 from omnitide.backends.cuda.quantized_matmul import QuantizedMatMul
 from omnitide.backends.cuda.quantized_matvec import QuantizedMatVec, Ring
@@ -69,7 +69,7 @@ def multiprocessors() -> int:
 # (groups in a row, out): one group, odd and even numbers of groups, several pieces a row, rests.
 SHAPES = [(1, 1), (7, 131), (28, 2130), (56, 300), (118, 533)]
 # By default; few warps that take many pieces each; one slot, two blocks; more slots than pieces.
-RINGS = [None, Ring(3, 64, 2), Ring(8, 128, 1, 2), Ring(4, 256, 5)]
+RINGS = [None, Ring(3, 64, 2), Ring(8, 128, 1, 2, 2), Ring(4, 256, 5)]
 
 
 def check_few_rows(
@@ -152,39 +152,15 @@ def test_blocks_of_many_tiles(
 
 
 @HALVES
-@KINDS
-@pytest.mark.parametrize("tokens", [1, 8, 16])
-def test_copies_of_chips_without_bulk_copies(
-    monkeypatch: pytest.MonkeyPatch,
-    dtype: str,
-    bits: int,
-    group: int,
-    tokens: int,
-    values: Callable[..., NDArray[Any]],
-    on_device: Callable[..., Any],
-    assert_close: Callable[..., None],
-) -> None:
-    """Places are filled again and again: with a policy, copies in that loop have trapped."""
-    monkeypatch.setenv(MORE_OPTIONS, "-DPLAIN_COPIES")
-    matvec = QuantizedMatVec(Compiler(), 1, [Ring(8, 256, 2)])
-    size = (1792 // group, 2130)
-    check_few_rows(matvec, dtype, bits, group, tokens, size, values, on_device, assert_close)
-
-
-@HALVES
-@pytest.mark.parametrize("ring", [Ring(16, 256, 2), Ring(4, 256, 3, 2, 0), Ring(8, 64, 2, 2, 2)])
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("ring", [Ring(16, 256, 2), Ring(8, 256, 2, 2), Ring(4, 64, 3, 2, 2)])
 def test_overlapping_launches_give_what_launches_in_turn_give(
-    monkeypatch: pytest.MonkeyPatch,
     multiprocessors: int,
     dtype: str,
     ring: Ring,
-    plain: bool,
     values: Callable[..., NDArray[Any]],
     on_device: Callable[..., Any],
     bits: Callable[..., NDArray[Any]],
 ) -> None:
-    monkeypatch.setenv(MORE_OPTIONS, "-DPLAIN_COPIES" if plain else "")
     rng, hidden, inner = np.random.default_rng(6), 512, 1408
     shapes = [(hidden, hidden), (inner, hidden), (inner, hidden), (hidden, inner)]
     square, gate, up, down = ((Made(rng, dtype, *s, 4, 64).weight, None) for s in shapes)
