@@ -2,7 +2,7 @@
 
     python benchmarks/cuda_quantized.py [--shape qwen-7b|qwen-3b|minicpm-o] [--bits 4|8]
         [--group 32|64|128] [--dtype bfloat16] [--rows 1 8 64 512] [--products gated down]
-        [--rings 16,256,2 8,256,2,2+7,256,2,2] [--in-turn] [--peer]
+        [--rings 16,256,2 8,512,2+8,256,2] [--in-turn] [--peer]
 
 Each product of several layers in one recorded graph (every layer its own random weights, so that no
 cache holds them), by every way that takes so many rows: the matrix-vector kernel, once for each
@@ -167,7 +167,7 @@ def _named(rings: list[Ring]) -> str:
 
 
 def parse_rings(text: str) -> list[Ring]:
-    """The fields of `Ring`, the last ones by default; the first that fits of those joined by +."""
+    """The fields of `Ring`; the first that fits of those joined by +."""
     return [Ring(*(int(part) for part in ring.split(","))) for ring in text.split("+")]
 
 

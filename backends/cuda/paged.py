@@ -16,6 +16,7 @@ from omnitide.backend import Array, Pools
 from omnitide.backends.cuda.arrays import copied, copy_into, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
+from omnitide.backends.cuda.decode import NewCells
 from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.memory import enough_memory
 from omnitide.backends.cuda.passes import Recorder
@@ -98,6 +99,27 @@ class PagedCache:
         self._turn(pools, (layer,), step)
         return self._attention(q, pools.rotated[layer], pools.values[layer], at, scale)
 
+    def append_and_attend(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        pools: CudaPools,
+        layer: int,
+        step: Step,
+        scale: float,
+    ) -> Array:
+        """`append`, then `attend`; one launch does both where it can."""
+        new = NewCells(k, v, pools.keys[layer])
+        rotated, values = pools.rotated[layer], pools.values[layer]
+        turned = step.rotation is not None and pools.rotations[layer] == step.rotation
+        if not (turned and _all_are_cells(step) and self._attention.appends(q, rotated, new)):
+            self.append(pools, layer, step, k, v)
+            return self.attend(q, pools, layer, step, scale)
+        self._check_slots(step, pools)
+        at = self.on_device(step, pools)
+        return self._attention.append_and_attend(q, rotated, values, new, at, scale)
+
     def mass(self, q: Array, pools: CudaPools, layer: int, step: Step, scale: float) -> Array:
         """Attention mass of the step's cells."""
         at = self.on_device(step, pools, "attention_mass")
@@ -121,7 +143,7 @@ class PagedCache:
         self._check_slots(step, pools)
         check_cells(pools, step)
         tiles = room_for(len(step.tiles.subblocks))
-        kind = (forward, tiles, x.shape)
+        kind = (forward, tiles, x.shape, _all_are_cells(step))
         recorder = pools.recorder
         recording = recorder.find(kind)
         if recording is not None:
@@ -170,6 +192,11 @@ class PagedCache:
             )
         for layer in stale:
             pools.rotations[layer] = step.rotation
+
+
+def _all_are_cells(step: Step) -> bool:
+    """Whether every new token lies in one of the step's tiles, and so has a warp that reads it."""
+    return bool((step.query_tiles >= 0).all())
 
 
 def _grown(array: Array, more_pages: int) -> Array:

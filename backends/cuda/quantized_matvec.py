@@ -24,7 +24,6 @@ _TOKENS = (1, 8, 16)
 _TILE = 16  # rows
 _MAX_GROUPS = 16  # of a piece
 _ALL = 227 * 1024  # bytes of shared memory that a block may have at most
-_RESERVED = 1024  # bytes of shared memory that a block costs beside its own
 _READ = 8  # groups whose scales are copied at once
 _NULL = np.uint64(0)
 
@@ -37,21 +36,14 @@ class Ring:
         warps: Of a block.
         row_bytes: Bytes of codes, at most, of a row in a piece, unless two groups have more.
         slots: Pieces of a warp under way.
-        fitting: Blocks that a multiprocessor has room for: with two, a launch's blocks fill their
-            rings while the launch before still computes.
-        blocks: Of a multiprocessor in one launch.
     """
 
     warps: int
     row_bytes: int
     slots: int
-    fitting: int = 1
-    blocks: int = 1
 
 
 RINGS = (
-    Ring(8, 256, 2, 2),
-    Ring(7, 256, 2, 2),
     Ring(16, 256, 2),
     Ring(12, 256, 2),
     Ring(8, 256, 3),
@@ -191,19 +183,16 @@ class QuantizedMatVec:
             slot = _TILE * _pitch(columns * bits // 8, fold * bits // 128)
             slot += -(-groups // _READ) * 2 * _TILE * _READ * 2
             sums = 4 * _TILE * room  # bytes of a warp's sums of a tile
-            tile = (sums + 8) * (
-                1 + gated
-            )  # of all sums of a tile that don't come from a warp more
+            tile = (sums + 8) * (1 + gated)  # of a tile's sums but one a warp, and who made them
             shared = (
                 warps * ring.slots * slot
                 + 16 * (tokens + norm) * row_of_x
                 + 4 * room * even_groups
                 + sums * (warps - 1)
             )
-            limit = (self._limit + _RESERVED) // ring.fitting - _RESERVED
-            most = (limit - static - shared) // tile
+            most = (self._limit - static - shared) // tile
             if most > 0:
-                grid = min(self._multiprocessors * ring.blocks, outputs)
+                grid = min(self._multiprocessors, outputs)
                 batch = _even_batch(-(-outputs // (grid * _TILE)), most)
                 shared += tile * batch
                 pieces = -(-width // columns)

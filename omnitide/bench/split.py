@@ -18,6 +18,7 @@ from omnitide.step import Step
 
 PARTS = {
     "append": "attention",
+    "append_attention": "attention",
     "attention": "attention",
     "attention_mass": "attention",
     "linear": "matrix",

@@ -68,8 +68,8 @@ def multiprocessors() -> int:
 
 # (groups in a row, out): one group, odd and even numbers of groups, several pieces a row, rests.
 SHAPES = [(1, 1), (7, 131), (28, 2130), (56, 300), (118, 533)]
-# By default; few warps that take many pieces each; one slot, two blocks; more slots than pieces.
-RINGS = [None, Ring(3, 64, 2), Ring(8, 128, 1, 2, 2), Ring(4, 256, 5)]
+# By default; few warps that take many pieces each; one slot; more slots than pieces.
+RINGS = [None, Ring(3, 64, 2), Ring(8, 128, 1), Ring(4, 256, 5)]
 
 
 def check_few_rows(
@@ -152,7 +152,7 @@ def test_blocks_of_many_tiles(
 
 
 @HALVES
-@pytest.mark.parametrize("ring", [Ring(16, 256, 2), Ring(8, 256, 2, 2), Ring(4, 64, 3, 2, 2)])
+@pytest.mark.parametrize("ring", [Ring(16, 256, 2), Ring(8, 256, 2), Ring(4, 64, 3)])
 def test_overlapping_launches_give_what_launches_in_turn_give(
     multiprocessors: int,
     dtype: str,
