@@ -51,6 +51,10 @@ class Composed:
         self.append(pools, layer, step, k, v)
         return self.attention(q, pools, layer, step, scale)
 
+    def prepare(self, pools: Pools, step: Step) -> None:
+        """The tiles, which the step keeps."""
+        _ = step.tiles
+
     def forward_pass(
         self: Backend,
         forward: Callable[[Array, Pools, Step], Array],

@@ -268,6 +268,14 @@ class Backend(Protocol):
         ...
 
     # -- running --------------------------------------------------------------------------------
+    def prepare(self, pools: Pools, step: Step) -> None:
+        """Work out what the host has to know for a pass of `step`, while the device is busy.
+
+        For a step that is likely to come next over these pools. Nothing is copied or computed on
+        the device, and a pass that was not prepared gives the same.
+        """
+        ...
+
     def forward_pass(
         self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Pools, step: Step
     ) -> Array:

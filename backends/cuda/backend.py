@@ -277,6 +277,10 @@ class CudaBackend:
             self._cache.migrate(pools, sources, destinations)
 
     # -- running --------------------------------------------------------------------------------
+    def prepare(self, pools: Any, step: Step) -> None:
+        """Check a step and pack its words."""
+        self._cache.prepare(pools, step)
+
     def forward_pass(
         self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Any, step: Step
     ) -> Array:

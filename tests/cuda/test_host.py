@@ -151,7 +151,8 @@ class DeviceArray(np.ndarray):  # type: ignore[type-arg]
     def flags(self) -> Any:
         return SimpleNamespace(c_contiguous=np.ndarray.flags.__get__(self).c_contiguous)
 
-    def set(self, values: NDArray[Any]) -> None:
+    def set(self, values: NDArray[Any], stream: Any) -> None:
+        assert not stream.recording
         self[...] = values
 
 
@@ -173,7 +174,7 @@ def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
     makers = {name: getattr(np, name) for name in ("zeros", "full", "asarray", "concatenate")}
     makers |= {
         "ascontiguousarray": np.ascontiguousarray,
-        # Kernels are not run: what they would write is read by the host as zeros, the same each time.
+        # Kernels are not run: the host reads zeros where they would have written.
         "empty": np.zeros,
         "empty_like": np.zeros_like,
     }
