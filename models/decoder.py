@@ -144,4 +144,4 @@ class Decoder:
     @property
     def _scale(self) -> float:
         """Factor of the scores."""
-        return self.config.head_dim**-0.5
+        return float(self.config.head_dim**-0.5)

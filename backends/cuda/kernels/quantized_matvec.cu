@@ -43,6 +43,7 @@
 
 constexpr int TILE = 16;  // rows
 constexpr int MAX_WARPS = 16;
+constexpr int AT_ONCE = 5;             // packs of x that a thread reads at once
 constexpr int SCALES = 32 * 2 * READ;  // bytes of a tile's scales and shifts of READ groups
 
 // Bytes from row to row in a slot, so that the lanes that read 4 WORDS bytes each of 8 rows meet
@@ -50,6 +51,22 @@ constexpr int SCALES = 32 * 2 * READ;  // bytes of a tile's scales and shifts of
 template <int WORDS>
 __device__ __forceinline__ int pitch_of(int bytes) {
   return (bytes - 16 * WORDS + 127) / 128 * 128 + 16 * WORDS;
+}
+
+// Sixteen bytes that many blocks read: from the L2 cache. Stays behind `wait_for_predecessor`.
+__device__ __forceinline__ uint4 load_shared_by_all(const uint4* from) {
+  uint4 x;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+template <typename T>
+__device__ __forceinline__ T load_shared_by_all(const T* from) {
+  unsigned short bits;
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(from) : "memory");
+  return *reinterpret_cast<T*>(&bits);
 }
 
 // An equal share of things in a row; the first shares hold one more.
@@ -170,13 +187,13 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     }
   };
   let_successor_start();
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900 && defined(BULK_X)
   __shared__ __align__(8) unsigned long long x_is_here;
   if (thread == 0) {
     barrier_init(shared_address(&x_is_here), 1);
     barrier_publish();
   }
-#else
+#elif __CUDA_ARCH__ < 900
   fetch(0, x, tokens);
 #endif
   if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
@@ -291,25 +308,56 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     }
     close_group();
   };
-  // What is added to a product; up's in y.
-  auto addend = [&](int row, int token) {
+  // What is added to a product: biases, up's in y, and what the predecessor may have written.
+  auto biases_of = [&](int row) {
     int local;
     const int matrix = find(row, 0, local);
     const T* bias = choose(matrix, bias_0, bias_1, bias_2);
     float2 added = make_float2(0.0f, 0.0f);
     if (bias != nullptr) added.x = to_float(bias[local]);
     if (gated && bias_1 != nullptr) added.y = to_float(bias_1[local]);
-    if (residual != nullptr) {
-      added.x += to_float(__ldcg(residual + static_cast<long long>(token) * height_0 + local));
-    }
     return added;
+  };
+  auto residual_at = [&](int row, int token) {
+    return residual + (static_cast<long long>(token) * height_0 + begin + row);
   };
 
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) fill_next(slot);
-#if __CUDA_ARCH__ >= 900
-  __syncthreads();  // the barrier is there
+  // Of the thread's first output. What comes late is converted where it is needed.
+  const int first_rows = min(batch * TILE, count);
+  const bool adds = thread < first_rows * tokens;
+  const int first_row = thread % first_rows;
+  float2 added = make_float2(0.0f, 0.0f);
+  if (adds) added = biases_of(first_row);
+  T added_residual = from_float<T>(0.0f);
+  const T* its_residual =
+      adds && residual != nullptr ? residual_at(first_row, thread / first_rows) : nullptr;
   wait_for_predecessor();
+  if (its_residual != nullptr) added_residual = load_shared_by_all(its_residual);
+#if __CUDA_ARCH__ >= 900 && !defined(BULK_X)
+  // A thread's packs, some at once: x comes from the L2 cache.
+#pragma unroll 1
+  for (int token = 0; token < tokens; ++token) {
+    const uint4* from = reinterpret_cast<const uint4*>(x) + static_cast<long long>(token) * packs;
+    uint4* to = inputs + token * x_pitch;
+#pragma unroll 1
+    for (int start = thread; start < packs; start += AT_ONCE * threads) {
+      uint4 held[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int at = start + i * threads;
+        if (at < packs) held[i] = load_shared_by_all(from + at);
+      }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int at = start + i * threads;
+        if (at < packs) to[at] = held[i];
+      }
+    }
+  }
+#elif __CUDA_ARCH__ >= 900
+  __syncthreads();  // the barrier is there
   if (thread == 0) {
     const unsigned bytes = width * sizeof(T), barrier = shared_address(&x_is_here);
     barrier_expect(barrier, tokens * bytes);
@@ -319,11 +367,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     }
   }
 #endif
-  // Of the thread's first output: it comes while x does.
-  const int first_rows = min(batch * TILE, count);
-  float2 added = make_float2(0.0f, 0.0f);
-  if (thread < first_rows * tokens) added = addend(thread % first_rows, thread / first_rows);
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900 && defined(BULK_X)
   barrier_wait(shared_address(&x_is_here), 0);
 #endif
   wait_for_groups_but(slots);  // this thread's share of the norm's weights, and of x
@@ -504,8 +548,13 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     for (int output = thread; output < live_rows * tokens; output += threads) {
       const int row = output % live_rows, token = output / live_rows;
       const int segment = row / TILE * sides, at = row % TILE * TOKENS + token;
-      if (first > 0 || output >= threads) added = addend(first * TILE + row, token);
-      float result = product(segment, at) + added.x;
+      if (first > 0 || output >= threads) {
+        added = biases_of(first * TILE + row);
+        if (residual != nullptr) {
+          added_residual = load_shared_by_all(residual_at(first * TILE + row, token));
+        }
+      }
+      float result = product(segment, at) + (added.x + to_float(added_residual));
       if (gated) {
         const float up = product(segment + 1, at) + added.y;
         result = to_float(from_float<T>(result));
