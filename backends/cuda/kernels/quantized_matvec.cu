@@ -43,7 +43,6 @@
 
 constexpr int TILE = 16;  // rows
 constexpr int MAX_WARPS = 16;
-constexpr int AT_ONCE = 5;             // packs of x that a thread reads at once
 constexpr int SCALES = 32 * 2 * READ;  // bytes of a tile's scales and shifts of READ groups
 
 // Bytes from row to row in a slot, so that the lanes that read 4 WORDS bytes each of 8 rows meet
@@ -336,7 +335,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   wait_for_predecessor();
   if (its_residual != nullptr) added_residual = load_shared_by_all(its_residual);
 #if __CUDA_ARCH__ >= 900 && !defined(BULK_X)
-  // A thread's packs, some at once: x comes from the L2 cache.
+  constexpr int AT_ONCE = 5;  // packs of x that a thread reads, which come from the L2 cache
 #pragma unroll 1
   for (int token = 0; token < tokens; ++token) {
     const uint4* from = reinterpret_cast<const uint4*>(x) + static_cast<long long>(token) * packs;
