@@ -37,20 +37,6 @@ class Composed:
         inner = self.swiglu(self.linear(normed, *gate), self.linear(normed, *up))
         return self.linear(inner, *down, residual=x)
 
-    def append_attention(
-        self: Backend,
-        q: Array,
-        k: Array,
-        v: Array,
-        pools: Pools,
-        layer: int,
-        step: Step,
-        scale: float,
-    ) -> Array:
-        """One after the other."""
-        self.append(pools, layer, step, k, v)
-        return self.attention(q, pools, layer, step, scale)
-
     def prepare(self, pools: Pools, step: Step) -> None:
         """The tiles, which the step keeps."""
         _ = step.tiles

@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from omnitide.backend import Array, Backend, Pools
-from omnitide.models.layers import (
-    GatedMLP,
-    Linear,
-    RMSNorm,
-    Weights,
-    append_and_attend,
-    attend,
-)
+from omnitide.models.layers import GatedMLP, Linear, RMSNorm, Weights, attend
 from omnitide.models.names import EMBEDDING, LM_HEAD
 from omnitide.models.text_config import TextConfig
 from omnitide.step import Step
@@ -114,34 +107,32 @@ class Decoder:
                 x = self._block(index, x, pools, step)
             layer = self.layers[last]
             k, v = self._heads(layer, x, layer.k, layer.v)
-            self.backend.append(pools, last, step, self._normed(layer.k_norm, k), v)
+            self._append(last, k, v, pools, step)
             x = x[-1:]
-            q = self._normed(layer.q_norm, *self._heads(layer, x, layer.q))
-            seen = attend(self.backend, q, pools, last, step.newest, self._scale)
-            hidden = self._after(layer, x, seen)
+            (q,) = self._heads(layer, x, layer.q)
+            hidden = self._after(last, x, q, pools, step.newest)
         return self.logits(hidden[-1:]).reshape((-1,))
 
     def _block(self, index: int, x: Array, pools: Pools, step: Step) -> Array:
         layer = self.layers[index]
         q, k, v = self._heads(layer, x, layer.q, layer.k, layer.v)
-        q, k = self._normed(layer.q_norm, q), self._normed(layer.k_norm, k)
-        seen = append_and_attend(self.backend, q, k, v, pools, index, step, self._scale)
-        return self._after(layer, x, seen)
+        self._append(index, k, v, pools, step)
+        return self._after(index, x, q, pools, step)
 
     def _heads(self, layer: DecoderLayer, x: Array, *linears: Linear) -> list[Array]:
         """Products with the norm of x, each of shape (num_tokens, num_heads, head_dim)."""
         parts = layer.attention_norm.project(self.backend, x, *linears)
         return [part.reshape((x.shape[0], -1, self.config.head_dim)) for part in parts]
 
-    def _normed(self, norm: RMSNorm | None, heads: Array) -> Array:
-        return heads if norm is None else norm(self.backend, heads)
+    def _append(self, index: int, k: Array, v: Array, pools: Pools, step: Step) -> None:
+        norm = self.layers[index].k_norm
+        k = k if norm is None else norm(self.backend, k)
+        self.backend.append(pools, index, step, k, v)
 
-    def _after(self, layer: DecoderLayer, x: Array, seen: Array) -> Array:
-        """The block after attention, which gave `seen`."""
-        x = layer.o(self.backend, seen.reshape((x.shape[0], -1)), residual=x)
-        return layer.mlp(self.backend, x)
-
-    @property
-    def _scale(self) -> float:
-        """Factor of the scores."""
-        return float(self.config.head_dim**-0.5)
+    def _after(self, index: int, x: Array, q: Array, pools: Pools, step: Step) -> Array:
+        """The block from attention on."""
+        backend, layer = self.backend, self.layers[index]
+        q = q if layer.q_norm is None else layer.q_norm(backend, q)
+        seen = attend(backend, q, pools, index, step, self.config.head_dim**-0.5)
+        x = layer.o(backend, seen.reshape((x.shape[0], -1)), residual=x)
+        return layer.mlp(backend, x)

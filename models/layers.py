@@ -120,20 +120,3 @@ def attend(backend: Backend, q: Array, pools: Pools, layer: int, step: Step, sca
     if step.mass is not None:
         step.mass.add(backend.attention_mass(q, pools, layer, step, scale))
     return backend.attention(q, pools, layer, step, scale)
-
-
-def append_and_attend(
-    backend: Backend,
-    q: Array,
-    k: Array,
-    v: Array,
-    pools: Pools,
-    layer: int,
-    step: Step,
-    scale: float,
-) -> Array:
-    """`Backend.append`, then `attend`; in one operation if nobody observes. Changes `pools`."""
-    if not step.observed:
-        return backend.append_attention(q, k, v, pools, layer, step, scale)
-    backend.append(pools, layer, step, k, v)
-    return attend(backend, q, pools, layer, step, scale)

@@ -233,12 +233,6 @@ class Backend(Protocol):
         """
         ...
 
-    def append_attention(
-        self, q: Array, k: Array, v: Array, pools: Pools, layer: int, step: Step, scale: float
-    ) -> Array:
-        """`append` of k and v, then `attention` of q, with equal bits. Changes `pools`."""
-        ...
-
     def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
         """Attention probability that each cell receives, summed over queries and heads.
 

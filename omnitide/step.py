@@ -140,19 +140,6 @@ class Step:
         return step
 
     @cached_property
-    def query_tiles(self) -> NDArray[np.int32]:
-        """Index among `tiles` of the one that each new token lies in, int32, shape (num_queries,).
-
-        -1 where its slot lies in none, as in a step whose new tokens are no cells.
-        """
-        subblocks = self.tiles.subblocks
-        wanted = np.asarray(self.query_slots) // SUBBLOCK_SIZE
-        found = np.searchsorted(subblocks, wanted)
-        inside = found < len(subblocks)
-        inside[inside] = subblocks[found[inside]] == wanted[inside]
-        return np.where(inside, found, -1).astype(np.int32)
-
-    @cached_property
     def visible(self) -> NDArray[np.bool_]:
         """Whether query i sees cell j, shape (num_queries, num_cells)."""
         return self.orders[None, :] <= self.query_orders[:, None]

@@ -7,7 +7,7 @@ import numpy as np
 from omnitide.backend import Array
 from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
-from omnitide.backends.cuda.decode import DecodeAttention, NewCells
+from omnitide.backends.cuda.decode import DecodeAttention
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.plain_attention import PlainAttention
@@ -47,38 +47,14 @@ class Attention:
     ) -> Array:
         """Attention of q (num_queries, num_heads, head_dim), not yet turned; same shape out."""
         q = cp.ascontiguousarray(q)
-        if q.dtype.itemsize != 2 or q.shape[2] not in HEAD_DIMS:
+        count, num_heads, head_dim = q.shape
+        if q.dtype.itemsize != 2 or head_dim not in HEAD_DIMS:
             return self._plain.attend(q, rotated, values, step, scale)
-        if self._by_decode(q, rotated):
+        if count <= DECODE_QUERIES and num_heads // rotated.shape[1] <= GROUP:
             return self._decode(q, rotated, values, step, scale)
         if self._hopper is not None and self._hopper.takes(q, rotated, step):
             return self._hopper(q, rotated, values, step, scale)
         return self._prefill(q, rotated, values, step, scale)
-
-    def appends(self, q: Array, rotated: Array, new: NewCells) -> bool:
-        """Whether `append_and_attend` takes these, the new tokens being cells."""
-        return self._by_decode(q, rotated) and self._decode.takes(q, rotated, new)
-
-    def append_and_attend(
-        self,
-        q: Array,
-        rotated: Array,
-        values: Array,
-        new: NewCells,
-        step: DeviceStep,
-        scale: float,
-    ) -> Array:
-        """Write the new tokens to the three pools, then attend, in one launch."""
-        return self._decode(cp.ascontiguousarray(q), rotated, values, step, scale, new)
-
-    def _by_decode(self, q: Array, rotated: Array) -> bool:
-        count, num_heads, head_dim = q.shape
-        return bool(
-            q.dtype.itemsize == 2
-            and head_dim in HEAD_DIMS
-            and count <= DECODE_QUERIES
-            and num_heads // rotated.shape[1] <= GROUP
-        )
 
     def mass(self, q: Array, rotated: Array, host: Step, step: DeviceStep, scale: float) -> Array:
         """Attention mass of the step's cells, float32, shape (num_cells,)."""

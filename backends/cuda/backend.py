@@ -240,16 +240,6 @@ class CudaBackend:
         check_queries(q, pools, layer, step)
         return self._cache.attend(q, pools, layer, step, scale) if step.num_queries else q
 
-    def append_attention(
-        self, q: Array, k: Array, v: Array, pools: Any, layer: int, step: Step, scale: float
-    ) -> Array:
-        """Both in one launch where few queries attend."""
-        check_rows(pools, layer, step, k, v)
-        check_queries(q, pools, layer, step)
-        if step.num_queries == 0:
-            return q
-        return self._cache.append_and_attend(q, k, v, pools, layer, step, scale)
-
     def attention_mass(self, q: Array, pools: Any, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""
         check_queries(q, pools, layer, step, "attention_mass")

@@ -31,7 +31,6 @@ class Kernel:
         self._function = module.get_function(instance.name)
         self._shared = STATIC_SHARED - self._function.shared_size_bytes
         self._can_overlap = can_overlap()
-        self._all_shared = False
 
     @property
     def handle(self) -> int:
@@ -62,11 +61,6 @@ class Kernel:
             self._function.max_dynamic_shared_size_bytes = shared
             self._shared = shared
         if overlap and self._can_overlap:
-            if not self._all_shared:
-                # Kernels that ask for shared memory in different measure never share a
-                # multiprocessor: it must be empty before the measure is changed.
-                self._function.preferred_shared_memory_carveout = 100
-                self._all_shared = True
             launch_overlapping(self.handle, grid, block, args, shared)
             return
         self._function(grid, block, tuple(args), shared_mem=shared)

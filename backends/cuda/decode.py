@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.instances import C_TYPES, Instance
 from omnitide.pages import SUBBLOCK_SIZE
 
-_NULL = np.uint64(0)
-
 DTYPES = ("float16", "bfloat16")
 HEAD_DIMS = (64, 80, 96, 128)
 
@@ -24,9 +21,6 @@ WARPS = 8
 
 ROWS_OF_A_WARP = ((8, 1), (16, 1), (16, 2), (16, 4))
 """Rows of a warp, and how many such groups of rows a block has."""
-
-MAX_ROWS = max(rows * groups for rows, groups in ROWS_OF_A_WARP)
-"""Rows of a block; with more, several blocks read a cell."""
 
 UNIT_ROWS = 16
 """Rows of a tile that a warp takes at a time; blocks differ by one such unit at most."""
@@ -100,20 +94,6 @@ class Shape:
         return 4 * (partial + turned + 2 * rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NewCells:
-    """Keys and values of a step's new tokens, and where un-rotated keys are kept.
-
-    Attributes:
-        k, v: (num_queries, num_kv_heads, head_dim), un-rotated.
-        keys: One layer's pool of them.
-    """
-
-    k: Array
-    v: Array
-    keys: Array
-
-
 class DecodeAttention:
     """Attention of up to 16 queries over the live tiles of a step.
 
@@ -126,26 +106,12 @@ class DecodeAttention:
         self._overlap = overlap
         self._clusters = cp.cuda.Device().compute_capability == "90"
         # With splits, every block has a part of each output of its rows. All bits set: not written.
-        most = MAX_ROWS * max(HEAD_DIMS)
+        most = max(rows * groups for rows, groups in ROWS_OF_A_WARP) * max(HEAD_DIMS)
         self._parts = cp.full(multiprocessors * most, -1, np.int32)
         self._sums = cp.full(multiprocessors * most // 2, -1, np.int32)
 
-    def takes(self, q: Array, rotated: Array, new: NewCells) -> bool:
-        """Whether the launch can append: one block reads a slot, and words are aligned."""
-        num_queries, num_heads, _ = q.shape
-        rows = num_queries * num_heads // rotated.shape[1]
-        strides = _strides(new, num_queries)
-        aligned = all(x.data.ptr % 4 == 0 for x in (new.k, new.v))
-        return rows <= MAX_ROWS and aligned and all(stride % 2 == 0 for stride in strides)
-
     def __call__(
-        self,
-        q: Array,
-        rotated: Array,
-        values: Array,
-        step: DeviceStep,
-        scale: float,
-        new: NewCells | None = None,
+        self, q: Array, rotated: Array, values: Array, step: DeviceStep, scale: float
     ) -> Array:
         """Attention of q (num_queries, num_heads, head_dim), not rotated; same shape out.
 
@@ -154,7 +120,6 @@ class DecodeAttention:
             rotated, values: One layer's turned keys and values, of q's dtype.
             step: How long its tile list is, is read on the device.
             scale: Factor of the scores.
-            new: What `CacheWrites.append` would write, such that `takes`. Changes the pools.
         """
         num_queries, num_heads, head_dim = q.shape
         kv_heads = rotated.shape[1]
@@ -182,26 +147,11 @@ class DecodeAttention:
             np.uint32(group),
             np.uint32(-(-65536 // group)),
             np.float32(scale),
-            *_new_arguments(new, num_queries),
-            step.query_slots,
-            step.query_tiles,
-            _NULL if new is None else new.keys,
         )
         kernel = self._compiler(shape.instance(str(q.dtype), head_dim))
         grid = (shape.splits, kv_heads, shape.row_blocks)
         kernel(grid, (32 * WARPS,), args, shape.shared(head_dim), overlap=self._overlap)
         return out
-
-
-def _strides(new: NewCells, num_queries: int) -> list[int]:
-    """Elements from token to token of k and of v."""
-    return [x.strides[0] // x.dtype.itemsize if num_queries > 1 else 0 for x in (new.k, new.v)]
-
-
-def _new_arguments(new: NewCells | None, num_queries: int) -> tuple[Any, ...]:
-    if new is None:
-        return _NULL, _NULL, np.int64(0), np.int64(0)
-    return new.k, new.v, *(np.int64(stride) for stride in _strides(new, num_queries))
 
 
 def instances() -> tuple[Instance, ...]:

@@ -32,7 +32,6 @@ class DeviceStep:
         least, greatest: Orders, int32, shape (max_tiles,).
         orders: Order of each row, -1 where dead, int32, shape (max_tiles, SUBBLOCK_SIZE).
         query_slots: Where K and V of the new tokens go, int32, shape (num_queries,).
-        query_tiles: Index of the tile that holds each slot, -1 if none, int32, (num_queries,).
         query_orders: int32, shape (num_queries,).
         query_cos, query_sin: Float32, shape (num_queries, head_dim / 2).
     """
@@ -47,7 +46,6 @@ class DeviceStep:
     greatest: Array
     orders: Array
     query_slots: Array
-    query_tiles: Array
     query_orders: Array
     query_cos: Array
     query_sin: Array
@@ -69,10 +67,9 @@ class DeviceStep:
             greatest=parts[4],
             orders=parts[5].reshape(max_tiles, SUBBLOCK_SIZE),
             query_slots=parts[6],
-            query_tiles=parts[7],
-            query_orders=parts[8],
-            query_cos=parts[9].view(np.float32).reshape(num_queries, half),
-            query_sin=parts[10].view(np.float32).reshape(num_queries, half),
+            query_orders=parts[7],
+            query_cos=parts[8].view(np.float32).reshape(num_queries, half),
+            query_sin=parts[9].view(np.float32).reshape(num_queries, half),
         )
 
     @classmethod
@@ -88,7 +85,6 @@ class DeviceStep:
             self,
             num_queries=1,
             query_slots=self.query_slots[-1:],
-            query_tiles=self.query_tiles[-1:],
             query_orders=self.query_orders[-1:],
             query_cos=self.query_cos[-1:],
             query_sin=self.query_sin[-1:],
@@ -109,7 +105,7 @@ class DeviceStep:
 def _sizes(max_tiles: int, num_queries: int, half: int) -> tuple[int, ...]:
     tiles = (max_tiles,) * 4
     turns = num_queries * half
-    return (1, *tiles, max_tiles * SUBBLOCK_SIZE, *(num_queries,) * 3, turns, turns)
+    return (1, *tiles, max_tiles * SUBBLOCK_SIZE, num_queries, num_queries, turns, turns)
 
 
 def _stops(sizes: tuple[int, ...]) -> list[int]:
@@ -127,7 +123,6 @@ def packed(step: Step, max_tiles: int) -> NDArray[np.int32]:
         tiles.greatest,
         tiles.orders.reshape(-1),
         step.query_slots,
-        step.query_tiles,
         step.query_orders,
         np.ascontiguousarray(step.query_cos, np.float32).reshape(-1).view(np.int32),
         np.ascontiguousarray(step.query_sin, np.float32).reshape(-1).view(np.int32),

@@ -17,7 +17,6 @@ from omnitide.backend import Array, Pools
 from omnitide.backends.cuda.arrays import copied, copy_into, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
-from omnitide.backends.cuda.decode import NewCells
 from omnitide.backends.cuda.device_step import DeviceStep, packed
 from omnitide.backends.cuda.memory import enough_memory
 from omnitide.backends.cuda.passes import Recorder
@@ -50,14 +49,12 @@ class _Prepared:
         step, pools: Whose it is.
         tiles: Tiles that the pass has room for.
         words: The step, packed for that room.
-        appends: Whether attention may append: every new token is a cell.
     """
 
     step: Step
     pools: CudaPools
     tiles: int
     words: NDArray[np.int32]
-    appends: bool
 
 
 class PagedCache:
@@ -119,27 +116,6 @@ class PagedCache:
         self._turn(pools, (layer,), step)
         return self._attention(q, pools.rotated[layer], pools.values[layer], at, scale)
 
-    def append_and_attend(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        pools: CudaPools,
-        layer: int,
-        step: Step,
-        scale: float,
-    ) -> Array:
-        """`append`, then `attend`; one launch does both where it can."""
-        new = NewCells(k, v, pools.keys[layer])
-        rotated, values = pools.rotated[layer], pools.values[layer]
-        turned = step.rotation is not None and pools.rotations[layer] == step.rotation
-        if not (turned and _all_are_cells(step) and self._attention.appends(q, rotated, new)):
-            self.append(pools, layer, step, k, v)
-            return self.attend(q, pools, layer, step, scale)
-        self._check_slots(step, pools)
-        at = self.on_device(step, pools)
-        return self._attention.append_and_attend(q, rotated, values, new, at, scale)
-
     def mass(self, q: Array, pools: CudaPools, layer: int, step: Step, scale: float) -> Array:
         """Attention mass of the step's cells."""
         at = self.on_device(step, pools, "attention_mass")
@@ -166,7 +142,7 @@ class PagedCache:
         if step.observed or step.num_queries == 0:
             return forward(x, pools, step)
         ready, self._prepared = self._ready(pools, step), None
-        kind = (forward, ready.tiles, x.shape, ready.appends)
+        kind = (forward, ready.tiles, x.shape)
         recorder = pools.recorder
         recording = recorder.find(kind)
         if recording is not None:
@@ -201,7 +177,7 @@ class PagedCache:
         self._check_slots(step, pools)
         check_cells(pools, step)
         tiles = room_for(len(step.tiles.subblocks))
-        return _Prepared(step, pools, tiles, packed(step, tiles), _all_are_cells(step))
+        return _Prepared(step, pools, tiles, packed(step, tiles))
 
     def _check_slots(self, step: Step, pools: CudaPools) -> None:
         """Check where the new tokens go, once for all layers of a pass."""
@@ -224,11 +200,6 @@ class PagedCache:
             )
         for layer in stale:
             pools.rotations[layer] = step.rotation
-
-
-def _all_are_cells(step: Step) -> bool:
-    """Whether every new token lies in one of the step's tiles, and so has a warp that reads it."""
-    return bool((step.query_tiles >= 0).all())
 
 
 def _grown(array: Array, more_pages: int) -> Array:

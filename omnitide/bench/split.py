@@ -18,7 +18,6 @@ from omnitide.step import Step
 
 PARTS = {
     "append": "attention",
-    "append_attention": "attention",
     "attention": "attention",
     "attention_mass": "attention",
     "linear": "matrix",

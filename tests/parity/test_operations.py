@@ -508,6 +508,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "argmax": "test_argmax_takes_the_first_of_equals",
         "log_softmax": "test_log_softmax_matches_oracle",
         "forward_pass": "test_passes_of_a_stream_match_oracle",
+        "prepare": "test_passes_of_a_stream_match_oracle",
         "run": "test_run_returns_and_raises_what_the_call_does",
         "synchronize": "test_synchronize_accepts_any_number_of_arrays",
         "random_normal": "test_random_values_are_normal_and_repeat",

@@ -8,7 +8,7 @@ through the cells in logical order, one head at a time, in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -208,54 +208,6 @@ def test_attention_matches_oracle(
     assert_matches(got, want, backend.dtype, tolerance(backend.dtype))
     blind = step.query_orders < step.orders.min(initial=10)
     assert not got[blind].any()
-
-
-GROWING = {
-    name: case
-    for name, case in CASES.items()
-    if case.queries_are == "newest" and 0 < case.queries < case.cells and case.queries <= 66
-}
-
-
-@pytest.mark.parametrize("case", GROWING.values(), ids=GROWING.keys())
-def test_appending_attention_gives_the_bits_of_both_operations(
-    backend: Backend, case: Case, rounded: Callable[..., Any]
-) -> None:
-    """The angles are known, as in a stream. New slots hold NaN until they are written."""
-    rng = np.random.default_rng(12)
-    step = replace(make_step(rng, case), rotation=3)
-    q = rounded(rng.standard_normal((case.queries, case.heads, case.head_dim)), backend.dtype)
-    k, v = rounded(
-        rng.standard_normal((2, case.cells, case.kv_heads, case.head_dim)), backend.dtype
-    )
-    old, scale = case.cells - case.queries, case.head_dim**-0.5
-    before = replace(
-        step,
-        **{name: getattr(step, name)[:old] for name in ("slots", "orders", "cos", "sin")},
-    )
-
-    def call(at_once: bool) -> tuple[NDArray[Any], ...]:
-        pools = backend.new_pools(1, case.kv_heads, case.head_dim, case.pages)
-        slots = case.pages * PAGE_SIZE
-        fill(backend, pools, np.full((2, 1, slots, case.kv_heads, case.head_dim), np.nan))
-        cells = writing(step.slots[:old], case.head_dim)
-        backend.append(pools, 0, cells, backend.asarray(k[:old]), backend.asarray(v[:old]))
-        queries = backend.asarray(q)
-        backend.attention(queries, pools, 0, before, scale)
-        new = backend.asarray(k[old:]), backend.asarray(v[old:])
-        if at_once:
-            out = backend.append_attention(queries, *new, pools, 0, step, scale)
-        else:
-            backend.append(pools, 0, step, *new)
-            out = backend.attention(queries, pools, 0, step, scale)
-        again = backend.attention(queries, pools, 0, step, scale)  # reads turned keys that are kept
-        return backend.to_numpy(out), backend.to_numpy(again), read(backend, pools)
-
-    got, want = backend.run(call, True), backend.run(call, False)
-    assert not np.isnan(want[0]).any()
-    for one, other in zip(got, want, strict=True):
-        np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(got[0], got[1])
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

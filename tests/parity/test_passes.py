@@ -105,11 +105,9 @@ class Stream:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["angles-known", "angles-unknown"])
-@pytest.mark.parametrize("at_once", [True, False], ids=["append_attention", "append"])
 def test_passes_of_a_stream_match_oracle(
     backend: Backend,
     known: bool,
-    at_once: bool,
     rounded: Callable[..., Any],
     tolerance: Callable[[str], float],
     assert_matches: Callable[..., None],
@@ -123,7 +121,7 @@ def test_passes_of_a_stream_match_oracle(
     }
     device = backend.run(lambda: {name: backend.asarray(w) for name, w in weights.items()})
     # One forward function for the whole stream, as a model's is: what was recorded is replayed.
-    passes = Passes(backend, device, at_once)
+    passes = Passes(backend, device)
     pools = backend.run(backend.new_pools, LAYERS, KV_HEADS, HEAD_DIM, 5)
     stream, pages = Stream(weights), 5
 
@@ -162,13 +160,10 @@ def test_passes_of_a_stream_match_oracle(
 
 
 class Passes:
-    """A small decoder of the stream's weights, made of the backend's operations.
+    """A small decoder of the stream's weights, made of the backend's operations."""
 
-    It appends and attends in one operation or in two.
-    """
-
-    def __init__(self, backend: Backend, weights: dict[str, Array], at_once: bool) -> None:
-        self.backend, self.weights, self.at_once = backend, weights, at_once
+    def __init__(self, backend: Backend, weights: dict[str, Array]) -> None:
+        self.backend, self.weights = backend, weights
 
     def forward(self, x: Array, pools: Pools, step: Step) -> Array:
         backend, weights = self.backend, self.weights
@@ -177,10 +172,7 @@ class Passes:
                 backend.linear(x, weights[f"{part}{layer}"]).reshape((x.shape[0], -1, HEAD_DIM))
                 for part in "qkv"
             )
-            if self.at_once:
-                seen = backend.append_attention(q, k, v, pools, layer, step, SCALE)
-            else:
-                backend.append(pools, layer, step, k, v)
-                seen = backend.attention(q, pools, layer, step, SCALE)
+            backend.append(pools, layer, step, k, v)
+            seen = backend.attention(q, pools, layer, step, SCALE)
             x = x + seen.reshape((x.shape[0], HIDDEN))
         return backend.linear(x[-1:], weights["out"]).reshape((-1,))

@@ -13,16 +13,11 @@
 //   parts      float32 [row blocks][kv_heads][GROUPS * 8 * NT * D / 4][splits][4], all bits set
 //   sums       float32 the same with [2] at the end; both are all bits set again afterwards
 //   group_inverse  65536 / group, rounded up
-//   new_k, new_v  T [num_queries][kv_heads][D], tokens k_stride and v_stride apart, or null: what
-//              append.cu would write, written to keys, rotated and values before these are read
-//   query_slots, query_tiles  int32 [num_queries], distinct slots and the index of each one's tile
-//   keys       T, shaped as rotated, not turned
 //
 // Grid (splits, kv_heads, row blocks), THREADS threads; decode_attention_cluster: clusters of
 // CLUSTER_BLOCKS along the splits, up to 8 rows. T is half or bfloat16; D is a multiple of 16, at
-// least 64. Where cells are appended there is one row block. All blocks of a KV head must be able
-// to run at the same time (with clusters: blocks start in the order of their indices), and no two
-// launches that share `parts` may.
+// least 64. All blocks of a KV head must be able to run at the same time (with clusters: blocks
+// start in the order of their indices), and no two launches that share `parts` may.
 //
 // A warp takes 16 rows of K and V at a time and multiplies scores = Q K^T, then out^T = V^T P^T
 // (mma m16n8k16): what a lane holds of the scores is what it must hold of P^T, and a group of up to
@@ -52,14 +47,13 @@
 // Reference: backends/reference/attention.py, paged_attention.
 #include "cluster.cuh"
 #include "mma.cuh"
-#include "new_cells.cuh"
 #include "overlap.cuh"
 #include "types.cuh"
 
 constexpr int THREADS = 256;
 constexpr int PAGE_ROWS = 64;
 constexpr int UNIT_ROWS = 16;
-constexpr int UNITS_PER_TILE = SUBBLOCK_SIZE / UNIT_ROWS;
+constexpr int UNITS_PER_TILE = 2;
 constexpr unsigned ALL_LIVE = 0xffff;
 constexpr float LOWEST = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -462,9 +456,8 @@ __device__ __forceinline__ void merge_clusters(T* out, const int* row_offsets,
 
 template <typename T, int D, int NT, int GROUPS, int WARPS, int CLUSTER>
 __device__ __forceinline__ void attend(const T* q, const T* rotated, const T* values,
-                                       const Tiles tiles, const Queries queries,
-                                       const NewCells<T> cells, T* out, float4* parts, float2* sums,
-                                       float scale) {
+                                       const Tiles tiles, const Queries queries, T* out,
+                                       float4* parts, float2* sums, float scale) {
   constexpr int STREAMS = WARPS / GROUPS;
   constexpr int ROWS = 8 * NT;
   constexpr int BLOCK_ROWS = GROUPS * ROWS;
@@ -514,10 +507,6 @@ __device__ __forceinline__ void attend(const T* q, const T* rotated, const T* va
     const unsigned item = thread + i * THREADS;
     items[i] = read_query<T, D>(q, queries, item % (D / 4) * 2, first_row + item / (D / 4), head,
                                 kv_heads);
-  }
-
-  if (cells.k != nullptr) {
-    append_own<T, D, UNIT_ROWS>(cells, index, stride, head, kv_heads, lane);
   }
 
   unsigned k[2][D / 8], v[4][D / 16] = {};
@@ -713,18 +702,14 @@ __device__ __forceinline__ void attend(const T* q, const T* rotated, const T* va
 }
 
 #define PARAMETERS                                                                               \
-  const T *q, T *rotated, T *values, const int *num_tiles, const int *subblocks,                 \
+  const T *q, const T *rotated, const T *values, const int *num_tiles, const int *subblocks,     \
       const unsigned *masks, const int *orders, const int *query_orders, const float *query_cos, \
       const float *query_sin, T *out, float4 *parts, float2 *sums, unsigned max_tiles,           \
-      unsigned num_queries, unsigned group, unsigned group_inverse, float scale, const T *new_k, \
-      const T *new_v, long long k_stride, long long v_stride, const int *query_slots,            \
-      const int *query_tiles, T *keys
-#define ARGUMENTS                                                                      \
-  q, rotated, values, Tiles{num_tiles, subblocks, masks, orders, max_tiles},           \
-      Queries{query_orders, query_cos, query_sin, num_queries, group, group_inverse},  \
-      NewCells<T>{new_k,     new_v,     k_stride, v_stride, query_slots, query_tiles,  \
-                  query_cos, query_sin, keys,     rotated,  values,      num_queries}, \
-      out, parts, sums, scale
+      unsigned num_queries, unsigned group, unsigned group_inverse, float scale
+#define ARGUMENTS                                                                                 \
+  q, rotated, values, Tiles{num_tiles, subblocks, masks, orders, max_tiles},                      \
+      Queries{query_orders, query_cos, query_sin, num_queries, group, group_inverse}, out, parts, \
+      sums, scale
 
 template <typename T, int D, int NT, int GROUPS>
 __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1) decode_attention(PARAMETERS) {

@@ -52,17 +52,9 @@ __device__ __forceinline__ int pitch_of(int bytes) {
   return (bytes - 16 * WORDS + 127) / 128 * 128 + 16 * WORDS;
 }
 
-// Sixteen bytes that many blocks read: from the L2 cache. Stays behind `wait_for_predecessor`.
-__device__ __forceinline__ uint4 load_shared_by_all(const uint4* from) {
-  uint4 x;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from)
-               : "memory");
-  return x;
-}
+// What the predecessor may have written, from the L2 cache. Stays behind `wait_for_predecessor`.
 template <typename T>
-__device__ __forceinline__ T load_shared_by_all(const T* from) {
+__device__ __forceinline__ T load_late(const T* from) {
   unsigned short bits;
   asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(from) : "memory");
   return *reinterpret_cast<T*>(&bits);
@@ -186,13 +178,13 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     }
   };
   let_successor_start();
-#if __CUDA_ARCH__ >= 900 && defined(BULK_X)
+#if __CUDA_ARCH__ >= 900
   __shared__ __align__(8) unsigned long long x_is_here;
   if (thread == 0) {
     barrier_init(shared_address(&x_is_here), 1);
     barrier_publish();
   }
-#elif __CUDA_ARCH__ < 900
+#else
   fetch(0, x, tokens);
 #endif
   if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
@@ -333,29 +325,8 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   const T* its_residual =
       adds && residual != nullptr ? residual_at(first_row, thread / first_rows) : nullptr;
   wait_for_predecessor();
-  if (its_residual != nullptr) added_residual = load_shared_by_all(its_residual);
-#if __CUDA_ARCH__ >= 900 && !defined(BULK_X)
-  constexpr int AT_ONCE = 5;  // packs of x that a thread reads, which come from the L2 cache
-#pragma unroll 1
-  for (int token = 0; token < tokens; ++token) {
-    const uint4* from = reinterpret_cast<const uint4*>(x) + static_cast<long long>(token) * packs;
-    uint4* to = inputs + token * x_pitch;
-#pragma unroll 1
-    for (int start = thread; start < packs; start += AT_ONCE * threads) {
-      uint4 held[AT_ONCE];
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        const int at = start + i * threads;
-        if (at < packs) held[i] = load_shared_by_all(from + at);
-      }
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        const int at = start + i * threads;
-        if (at < packs) to[at] = held[i];
-      }
-    }
-  }
-#elif __CUDA_ARCH__ >= 900
+  if (its_residual != nullptr) added_residual = load_late(its_residual);
+#if __CUDA_ARCH__ >= 900
   __syncthreads();  // the barrier is there
   if (thread == 0) {
     const unsigned bytes = width * sizeof(T), barrier = shared_address(&x_is_here);
@@ -365,8 +336,6 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
                 bytes, barrier);
     }
   }
-#endif
-#if __CUDA_ARCH__ >= 900 && defined(BULK_X)
   barrier_wait(shared_address(&x_is_here), 0);
 #endif
   wait_for_groups_but(slots);  // this thread's share of the norm's weights, and of x
@@ -550,7 +519,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       if (first > 0 || output >= threads) {
         added = biases_of(first * TILE + row);
         if (residual != nullptr) {
-          added_residual = load_shared_by_all(residual_at(first * TILE + row, token));
+          added_residual = load_late(residual_at(first * TILE + row, token));
         }
       }
       float result = product(segment, at) + (added.x + to_float(added_residual));
