@@ -95,6 +95,10 @@ class Backend(Protocol):
         """
         ...
 
+    def random_words(self, shape: Sequence[int], seed: int) -> Array:
+        """uint32 with every bit random, made as `random_normal` makes its values."""
+        ...
+
     def copy(self, array: Array) -> Array:
         """Equal values at another place in memory, by the fastest copy that the device has."""
         ...

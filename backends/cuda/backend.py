@@ -112,6 +112,17 @@ class CudaBackend:
             part[...] = random.standard_normal(part.size, dtype=np.float32) * np.float32(scale)
         return out
 
+    def random_words(self, shape: Sequence[int], seed: int) -> Array:
+        """Random halves of words, slice by slice: CuPy gives no number of 32 bits at once."""
+        sizes = checks.check_random_words(shape, seed)
+        out = cp.empty(sizes, np.uint32)
+        flat, random = out.reshape(-1), cp.random.default_rng(seed)
+        for start in range(0, flat.size, RANDOM_AT_ONCE):
+            part = flat[start : start + RANDOM_AT_ONCE]
+            halves = random.integers(0, 1 << 16, (2, part.size), dtype=np.uint32)
+            part[...] = halves[0] << np.uint32(16) | halves[1]
+        return out
+
     def copy(self, array: Array) -> Array:
         """A copy by the device's copy engine."""
         # `ascontiguousarray` would give an array without axes one.

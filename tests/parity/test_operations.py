@@ -512,6 +512,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "run": "test_run_returns_and_raises_what_the_call_does",
         "synchronize": "test_synchronize_accepts_any_number_of_arrays",
         "random_normal": "test_random_values_are_normal_and_repeat",
+        "random_words": "test_every_bit_of_random_words_is_random",
         "timed": "test_timed_makes_each_call_once_and_in_order",
         "memory_free": "test_some_memory_is_free",
         "peak_memory": "test_peak_memory_never_falls",
