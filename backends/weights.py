@@ -48,6 +48,16 @@ def stored_dtypes(path: Path, names: Iterable[str]) -> dict[str, str]:
     return dtypes
 
 
+def file_dtypes(path: Path) -> frozenset[str]:
+    """The stored dtypes of all tensors of a file, in the format's own spelling.
+
+    Raises:
+        CheckpointError: The file can't be read.
+    """
+    with _opened(path) as file:
+        return frozenset(str(file.get_slice(name).get_dtype()) for name in file.keys())  # noqa: SIM118
+
+
 def read_tensors(path: Path, names: Iterable[str]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Name and values of each named tensor, one at a time, in the stored dtype."""
     wanted = list(stored_dtypes(path, names))

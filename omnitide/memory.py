@@ -131,18 +131,24 @@ def memory_need(
     check_kv_bits(backend, kv_bits)
     spec = outline.spec
     token = spec.kv_bytes_per_token(itemsize) * backend.pool_arrays // 2
+    factors = unpacked = 0
     if kv_bits is not None:
         # Elements, and a float32 scale of each head of keys and of values.
         scales = 2 * 4 * spec.num_layers * spec.num_kv_heads
         token = spec.kv_bytes_per_token(1) * kv_bits // 8 + scales
+        # Of each channel of the keys: float32.
+        factors = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim
+        # A layer's cells as floats while it attends.
+        cells = capacity.pages * PAGE_SIZE
+        unpacked = cells * spec.kv_bytes_per_token(itemsize) // spec.num_layers
     tokens = min(max(room.unit, room.prefix), backend.prefill_step)
     values = outline.pass_values(tokens) + outline.largest_dequantized()
     most = max(values, outline.encoder_values(media)) + outline.stream_values
     return MemoryNeed(
         weight_bytes=outline.weight_bytes(itemsize),
-        kv_bytes=capacity.pages * PAGE_SIZE * token,
+        kv_bytes=capacity.pages * PAGE_SIZE * token + factors,
         kv_tokens=capacity.tokens,
         token_bytes=token,
-        scratch_bytes=max(most * itemsize, outline.largest_weight(itemsize)),
+        scratch_bytes=max(most * itemsize + unpacked, outline.largest_weight(itemsize)),
         free_bytes=backend.memory_free(),
     )

@@ -33,7 +33,7 @@ from omnitide.backends.pools import (
     grow_each,
     pool_shape,
 )
-from omnitide.backends.weights import PACKED, read_tensors, stored_dtypes
+from omnitide.backends.weights import PACKED, file_dtypes, read_tensors, stored_dtypes
 from omnitide.backends.worker import Worker
 from omnitide.errors import BackendError
 from omnitide.pages import PAGE_SIZE, Slots
@@ -47,6 +47,10 @@ CACHE_LIMIT = 1 << 30
 """Bytes of freed buffers that MLX keeps for re-use on Metal. Gathers differ in size from step to
 step, and MLX's own limit, nearly all of the memory, would be reached in a long stream. On the CPU
 MLX's limit is 32 MiB."""
+
+_INTEGERS = ("BOOL", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8")
+MLX_READS = frozenset(("F32", "F16", "BF16", "C64", "F8_E4M3", "F8_E8M0", *_INTEGERS))
+"""Stored dtypes that `mx.load` takes."""
 
 
 class MlxBackend(Composed):
@@ -113,8 +117,8 @@ class MlxBackend(Composed):
     def read_safetensors(self, path: Path, names: Iterable[str]) -> dict[str, Array]:
         """The named tensors, read and converted one at a time."""
         dtypes = stored_dtypes(path, names)
-        if "F64" in dtypes.values():
-            # MLX's own reader refuses a file that holds float64.
+        if not file_dtypes(path) <= MLX_READS:
+            # MLX's own reader refuses the whole file, whichever tensors are wanted.
             return {
                 name: mx.array(values) if values.dtype.kind == "u" else self.asarray(values)
                 for name, values in read_tensors(path, dtypes)

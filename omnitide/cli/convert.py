@@ -18,18 +18,24 @@ from rich.table import Table
 
 from omnitide.cli.progress import SECONDS_BETWEEN_LINES
 from omnitide.cli.report import bytes_in_words
-from omnitide.cli.terminal import PlainConsole, say
+from omnitide.cli.terminal import PlainConsole, printable, say
 from omnitide.convert.conversion import convert
 from omnitide.convert.plan import Plan
 from omnitide.convert.planner import plan_conversion
 from omnitide.convert.recipe import Format, Recipe, read_rules
 from omnitide.convert.shard import ModuleError
-from omnitide.convert.workspace import SUFFIX
+from omnitide.convert.workspace import unfinished
 from omnitide.errors import ConfigError
 from omnitide.models.hub import resolve
 
 LEAST_MEMORY = 1 / 64
 """GiB; below, a row of a large matrix may not fit."""
+
+MOST_MEMORY = 1 << 20
+"""GiB; no machine has more."""
+
+WIDE = 500
+"""Columns of a screen that holds a row of the table, whatever the names."""
 
 _NUMBERED = re.compile(r"\.\d+\.")
 
@@ -50,17 +56,17 @@ def run_convert(options: argparse.Namespace) -> int:
     for flag, value in (("--hf-path", options.hf_path), ("--mlx-path", options.mlx_path)):
         if not value:
             raise ConfigError(f"[convert] {flag} must be given; see {options.program} --help")
-    if not options.memory_limit >= LEAST_MEMORY:
+    if not LEAST_MEMORY <= options.memory_limit <= MOST_MEMORY:
         raise ConfigError(
-            f"[convert] --memory-limit must be at least {LEAST_MEMORY:g} GiB, "
-            f"got {options.memory_limit:g}"
+            f"[convert] --memory-limit must be at least {LEAST_MEMORY:g} GiB and at most "
+            f"{MOST_MEMORY:,} GiB, got {options.memory_limit:g}"
         )
     format = Format(options.q_bits, options.q_group_size)
     recipe = Recipe(format, read_rules(options.module, format))
     folder, target = resolve(options.hf_path), Path(options.mlx_path)
     plan = plan_conversion(folder, recipe, options.dtype, options.drop_unused)
-    if target.with_name(target.name + SUFFIX).is_dir():
-        say("note", f"going on with {target.name + SUFFIX}")
+    if unfinished(target).is_dir():
+        say("note", f"going on with {unfinished(target).name}")
     screen = PlainConsole(stderr=True)
     try:
         with _progress(screen, plan.source_bytes, options.verbose) as advance:
@@ -136,11 +142,14 @@ def _show(
             spread = f"{min(relative):.3g} to {spread}"
         largest = f"{max(error.largest_error for error in same):.3g}"
         grid.add_row(name, str(len(same)), f"{bits}, {group_size}", spread, largest)
+    # Names are for --module, so none is cut: a narrow screen breaks lines by itself.
+    console.width = max(console.width, WIDE)
     console.print(grid)
     kept = sum(item.format is None for item in plan.items)
     left = f", {len(plan.left_out)} left out" if plan.left_out else ""
     console.print(
-        f"{target}: {bytes_in_words(plan.written_bytes)} of {bytes_in_words(plan.source_bytes)}; "
-        f"{len(errors)} matrices quantised, {kept} tensors kept{left}",
+        f"{printable(str(target))}: {bytes_in_words(plan.written_bytes)} of "
+        f"{bytes_in_words(plan.source_bytes)}; {len(errors)} matrices quantised, "
+        f"{kept} tensors kept{left}",
         soft_wrap=True,
     )

@@ -28,7 +28,8 @@ def add_convert(commands: Any) -> None:
     number(what, 64, "weights that share a scale: 32, 64 or 128", "--q-group-size")
     rule = (
         f"rule for the matrices whose name fits a pattern, such as 'model.layers.0.*=8', "
-        f"'*.v_proj=8:32' or 'lm_head={KEPT}'; {KEPT} leaves them as they are; the last one counts"
+        f"'model.*.v_proj=8:32' or 'lm_head={KEPT}'; {KEPT} leaves them as they are; the last one "
+        "counts"
     )
     texts(what, "PATTERN=BITS[:GROUP]", rule, "--module")
     kind = "of what is not quantised: float16, bfloat16 or float32 (default: as stored, 16 bits)"

@@ -42,12 +42,28 @@ def convert(
         What quantising did to each matrix, in the order in which they are stored.
 
     Raises:
-        ConfigError: The target is there, or the folder beside it is of another conversion.
+        ConfigError: The target is there, or the folder beside it is of another conversion or in
+            the hands of another process.
         CheckpointError: A value is not finite, the disk is too small, or a file can't be read or
             written.
     """
-    work = Workspace(target, plan.digest())
-    _check_room(plan, work)
+    with Workspace(target, plan.digest()) as work:
+        _check_room(plan, work)
+        errors = _write_shards(plan, work, memory_limit, advance)
+        own = {"config.json", INDEX_FILE, CONVERSION_FILE}
+        files = {file for pattern in COPIED for file in folder.glob(pattern) if file.is_file()}
+        work.copy(sorted(file for file in files if file.name not in own))
+        if len(plan.shards) > 1:
+            work.write_json(INDEX_FILE, _index(plan))
+        work.write_json("config.json", plan.config)
+        work.finish()
+    return errors
+
+
+def _write_shards(
+    plan: Plan, work: Workspace, memory_limit: int, advance: Callable[[int], None]
+) -> list[ModuleError]:
+    """Write the files of weights that are not finished. The errors of all of them."""
     errors: list[ModuleError] = []
     with ShardWriter(memory_limit, advance) as writer:
         for shard in plan.shards:
@@ -62,13 +78,6 @@ def convert(
                 file.appear()
             work.add(shard.file, made)
             errors += made
-    own = {"config.json", INDEX_FILE, CONVERSION_FILE}
-    files = {file for pattern in COPIED for file in folder.glob(pattern) if file.is_file()}
-    work.copy(sorted(file for file in files if file.name not in own))
-    if len(plan.shards) > 1:
-        work.write_json(INDEX_FILE, _index(plan))
-    work.write_json("config.json", plan.config)
-    work.finish()
     return errors
 
 

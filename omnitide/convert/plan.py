@@ -48,12 +48,14 @@ class Item:
         format: How it is quantised, or None.
         dtype: Of the floats that are written, in safetensors' spelling; of a tensor that is copied
             as it is, its own.
+        is_read: Whether the model reads it, so that its values must be finite.
     """
 
     source: Source
     module: str
     format: Format | None
     dtype: str
+    is_read: bool = True
 
     @property
     def info(self) -> TensorInfo:

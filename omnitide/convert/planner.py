@@ -60,7 +60,7 @@ def plan_conversion(
                 if drop_unused:
                     left_out.append(info.name)
                 else:
-                    items.append(Item(source, info.name, None, info.dtype))
+                    items.append(Item(source, info.name, None, info.dtype, is_read=False))
                 continue
             module = _module(name)
             items.append(Item(source, module, chosen.get(module), _written_as(info, dtype)))

@@ -18,7 +18,7 @@ from omnitide.models.quantized import AFFINE_BITS, AFFINE_GROUPS
 KEPT = 16
 """Bits that a rule gives to what stays as it is."""
 
-_RULE = re.compile(r"(?P<pattern>[^=]+)=(?P<bits>\d+)(:(?P<group>\d+))?")
+_RULE = re.compile(r"(?P<pattern>[^=]+)=(?P<bits>\d{1,9})(:(?P<group>\d{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)

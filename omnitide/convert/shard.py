@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from omnitide.convert.affine import Packed, quantize
 from omnitide.convert.plan import Item, Shard
+from omnitide.convert.recipe import KEPT
 from omnitide.convert.source import DTYPES, HEADER_SIZE_BYTES
 from omnitide.dequantize import dequantize
 from omnitide.errors import CheckpointError
@@ -75,7 +76,7 @@ class ShardWriter:
         for item in shard.items:
             if item.format is not None:
                 errors.append(self._write_quantized(item, file))
-            elif item.dtype == item.info.dtype:
+            elif not (item.is_read and item.dtype in DTYPES):
                 for piece in item.source.pieces(1, self._values_at_once):
                     file.write(piece)
                     self._advance(len(piece))
@@ -118,20 +119,34 @@ class ShardWriter:
 
 
 def _quantize_block(item: Item, block: NDArray[Any]) -> tuple[Packed, float, float, float]:
-    """Rows quantised; square of the error, square of the values, greatest error."""
+    """Rows quantised; square of the error, square of the values, greatest error.
+
+    Raises:
+        CheckpointError: A value is not finite, or a group's are too far apart to be quantised.
+    """
     if item.format is None:
         raise ValueError(f"[write] {item.info.name} is not to be quantised")
     bits, group_size = item.format.bits, item.format.group_size
     values = _converted(block, item)
-    packed = quantize(values, bits, group_size)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+        packed = quantize(values, bits, group_size)
+    if not all(np.isfinite(part.astype(np.float32)).all() for part in packed[1:]):
+        raise CheckpointError(
+            f"[convert] {item.info.name} in {item.info.file.name} holds values that are too far "
+            f"apart for a scale of {item.dtype}; leave it as it is with --module "
+            f"'{item.module}={KEPT}'"
+        )
     single = np.dtype(np.float32)
     difference = dequantize(QuantizedWeight(*packed, bits, group_size, "affine"), single)
     wide = values.astype(single)
     difference -= wide
     largest = float(np.abs(difference).max())
-    square = float(np.square(difference, out=difference).sum(dtype=np.float64))
-    whole = float(np.square(wide, out=wide).sum(dtype=np.float64))
-    return packed, square, whole, largest
+    return packed, _sum_of_squares(difference), _sum_of_squares(wide), largest
+
+
+def _sum_of_squares(values: NDArray[Any]) -> float:
+    """In float64, which holds the square of any float32."""
+    return float(np.square(values, dtype=np.float64).sum())
 
 
 def _converted(block: NDArray[Any], item: Item) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from omnitide.duplex import DuplexSession
 from omnitide.media.recording import read_recording
 from omnitide.memory import duplex_room
 from omnitide.models.outline import read_outline
+from omnitide.pages import PAGE_SIZE
 
 Call = Callable[..., Any]
 ONE_SECOND = MediaOptions(fps=1.0, chunk_seconds=1.0)
@@ -44,6 +45,27 @@ def test_the_report_and_the_model(call: Call, checkpoint: Path, tmp_path: Path) 
 def test_each_matrix_is_shown_when_asked(call: Call, checkpoint: Path, tmp_path: Path) -> None:
     done = call("convert", "--model", checkpoint, "--mlx-path", tmp_path / "four", "--verbose")
     assert sum(row.startswith("model.layers.") for row in done.out.splitlines()) == 18
+
+
+def test_names_are_never_cut(
+    call: Call, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what --module asks for."""
+    monkeypatch.setenv("COLUMNS", "40")
+    options = ("--mlx-path", tmp_path / "out", "--module", "*=4:32")
+    done = call("convert", "--hf-path", checkpoint, *options, "--verbose")
+    record = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    names = {m["module"] for m in record["files"]["model.safetensors"]["modules"]}
+    assert {row.split()[0] for row in done.out.splitlines()[1:-1]} == names
+
+
+def test_nothing_that_steers_a_terminal_is_printed(
+    call: Call, checkpoint: Path, tmp_path: Path
+) -> None:
+    done = call("convert", "--hf-path", checkpoint, "--mlx-path", tmp_path / "a\x1b[31mb")
+    assert done.code == 0
+    assert "\x1b" not in done.out + done.err
+    assert "a\\x1b[31mb: 1.52 MiB" in done.out
 
 
 def test_json_names_everything(call: Call, checkpoint: Path, tmp_path: Path) -> None:
@@ -70,6 +92,9 @@ def test_json_names_everything(call: Call, checkpoint: Path, tmp_path: Path) -> 
         (["--q-group-size", "48"], "groups of 48"),
         (["--memory-limit", "0"], "--memory-limit must be at least 0.015625 GiB"),
         (["--memory-limit", "nan"], "--memory-limit must be at least"),
+        (["--memory-limit", "inf"], "at most 1,048,576 GiB, got inf"),
+        (["--memory-limit", "1e300"], "got 1e+300"),
+        (["--module", "lm_head=" + "4" * 5000], "a rule reads PATTERN=BITS"),
         (["--module", "lm_head"], "a rule reads PATTERN=BITS"),
         (["--module", "nothing=4"], "must match a matrix"),
         (["--dtype", "int8"], "the dtype must be one of"),
@@ -202,6 +227,24 @@ def test_dry_run_counts_turned_keys_where_a_backend_keeps_them(
     assert 2 * turned["kv_bytes"] == 3 * plain["kv_bytes"]
 
 
+@pytest.mark.parametrize("backend", ["reference", "mlx"])
+@pytest.mark.parametrize("policy", ["omnipick", "full"])
+def test_dry_run_tells_what_packed_keys_and_values_take(
+    backend: str, policy: str, call: Call, checkpoint: Path
+) -> None:
+    options = ("--backend", backend, "--dtype", "float32", "--policy", policy)
+    command = ("generate", "--dry-run", "--model", checkpoint, *options, "--json")
+    told, plain = call(*command, "--kv-bits", 8).json(), call(*command).json()
+    model = load(checkpoint, backend=backend, dtype="float32")
+    session = Session(model, policy=policy, kv_bits=8, media=MediaOptions())
+    session.append_text("Hello")  # the factors of channels come with the first rows
+    pools = session.cache.pools
+    assert told["kv_bytes"] == pools.nbytes
+    # A layer's cells become floats while it attends: K and V, one KV head of 128.
+    cells = pools.num_pages * PAGE_SIZE
+    assert told["scratch_bytes"] - plain["scratch_bytes"] == 2 * cells * 128 * 4
+
+
 def test_dry_run_in_words(call: Call, checkpoint: Path) -> None:
     done = call("generate", "--dry-run", "--model", checkpoint, "--backend", "reference")
     assert done.code == 0
@@ -260,8 +303,7 @@ def test_dry_run_tells_what_a_duplex_session_takes(
     room = duplex_room(read_outline(folder), ONE_SECOND, None, config, speech)
     assert (room.prefix, room.unit) == (session.cache.capacity.prefix, session.largest_unit)
     pools = session.cache.pools
-    factors = [a.nbytes for a in getattr(pools, "factors", [])]  # some hundred values a layer
-    assert told["kv_bytes"] == pools.nbytes - sum(factors)
+    assert told["kv_bytes"] == pools.nbytes
     assert told["kv_tokens"] == (None if "full" in options else session.capacity_tokens)
     stored = load_file(folder / "model.safetensors")
     assert told["weight_bytes"] == sum(w.size * 4 for w in stored.values())

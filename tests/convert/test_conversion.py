@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tracemalloc
@@ -17,7 +18,10 @@ from safetensors.numpy import save_file
 
 from omnitide.backends import load_backend
 from omnitide.convert import conversion, plan
+from omnitide.convert.planner import plan_conversion
+from omnitide.convert.recipe import Format, Recipe
 from omnitide.convert.shard import ShardWriter
+from omnitide.convert.workspace import Workspace
 from omnitide.errors import CheckpointError, ConfigError
 from omnitide.models import load_model
 from omnitide.models.qwen2_5_omni.tiny import write_random_checkpoint
@@ -84,6 +88,23 @@ def test_the_other_files_come_along(source: Path, tmp_path: Path, run: Run) -> N
     copied = {file.name for file in (tmp_path / "out").iterdir()} - own
     assert copied == {"chat_template.json", "generation_config.json", "tokenizer.json"}
     assert all((tmp_path / "out" / n).read_bytes() == (source / n).read_bytes() for n in copied)
+
+
+@pytest.mark.usefixtures("many_files")
+def test_the_disk_has_every_file_before_the_result_appears(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    sync = WholeFile.sync
+
+    def record(file: WholeFile) -> None:
+        assert not (tmp_path / "out").exists()
+        synced.add(file.path.name)
+        sync(file)
+
+    monkeypatch.setattr(WholeFile, "sync", record)
+    run(source, tmp_path / "out")
+    assert synced == {file.name for file in (tmp_path / "out").iterdir()}
 
 
 def test_the_errors_are_those_of_the_values(
@@ -325,6 +346,45 @@ def test_a_folder_of_someone_else_in_the_way(source: Path, tmp_path: Path, run: 
     assert stranger.read_text() == "mine"
 
 
+@pytest.mark.parametrize("record", ["[", "[]", '{"digest": 3}', "\xff"])
+def test_a_record_that_is_not_ours(record: str, source: Path, tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "out.unfinished" / "conversion.json"
+    file.parent.mkdir()
+    file.write_text(record, encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"out\.unfinished is of another conversion"):
+        run(source, tmp_path / "out")
+    assert file.read_text(encoding="latin-1") == record
+
+
+def test_one_run_at_a_time(source: Path, tmp_path: Path, run: Run) -> None:
+    digest = plan_conversion(source, Recipe(Format(4, 64))).digest()
+    with Workspace(tmp_path / "out", digest) as first:
+        with first.open("model.safetensors") as file:
+            file.write(b"half")
+            with pytest.raises(ConfigError, match=r"another run writes to .*out\.unfinished"):
+                run(source, tmp_path / "out")
+            file.appear()  # the second run has not swept it
+        assert {f.name for f in first.folder.iterdir()} == {"conversion.json", "model.safetensors"}
+    run(source, tmp_path / "out")
+    load_model(tmp_path / "out", load_backend("reference"))
+
+
+def test_a_folder_that_another_run_finishes_meanwhile(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the folder and locking it."""
+    flock = fcntl.flock
+
+    def late(folder: int, how: int) -> None:
+        (tmp_path / "out.unfinished").rename(tmp_path / "out")
+        flock(folder, how)
+
+    monkeypatch.setattr("omnitide.convert.workspace.fcntl.flock", late)
+    with pytest.raises(ConfigError, match="another run writes"):
+        run(source, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_other_options_do_not_go_on(
     source: Path, tmp_path: Path, run: Run, stop_after: Run, monkeypatch: Any
 ) -> None:
@@ -364,6 +424,17 @@ def test_a_taken_place_is_refused(occupant: str, source: Path, tmp_path: Path, r
     assert not (tmp_path / "out.unfinished").exists()
 
 
+@pytest.mark.parametrize("name", [".", "/", "below/.."])
+def test_a_place_without_a_name(
+    name: str, source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    with pytest.raises(ConfigError, match="must be a folder with a name, got"):
+        run(source, Path(name))
+    assert [f.name for f in tmp_path.rglob("*")] == ["below"]
+
+
 def test_an_empty_folder_is_taken(source: Path, tmp_path: Path, run: Run) -> None:
     (tmp_path / "out").mkdir()
     run(source, tmp_path / "out")
@@ -386,17 +457,34 @@ def test_a_disk_that_is_too_small_is_refused_before_weights_are_read(
 
 @pytest.mark.parametrize("values", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["thinker.lm_head.weight", "thinker.model.norm.weight"])
+@pytest.mark.parametrize("stored_as", [np.float32, ml_dtypes.bfloat16])
 def test_values_that_are_no_numbers(
-    values: float, name: str, source: Path, tmp_path: Path, run: Run, stored: Run
+    stored_as: Any,
+    values: float,
+    name: str,
+    source: Path,
+    tmp_path: Path,
+    run: Run,
+    stored: Run,
 ) -> None:
     folder = Path(shutil.copytree(source, tmp_path / "source"))
     weights = stored(source)
-    weights[name] = weights[name].astype(np.float32)
+    weights[name] = weights[name].astype(stored_as)
     weights[name].flat[-1] = values
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=f"{name} in model.safetensors holds values that are"):
         run(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_values_that_are_not_read_may_be_anything(
+    source: Path, tmp_path: Path, run: Run, stored: Run
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "source"))
+    weights = {**stored(source), "talker.x": np.full(3, np.nan, np.float32)}
+    save_file(weights, folder / "model.safetensors")
+    run(folder, tmp_path / "out")
+    np.testing.assert_array_equal(stored(tmp_path / "out")["talker.x"], weights["talker.x"])
 
 
 def test_values_too_large_for_the_dtype(
@@ -408,6 +496,38 @@ def test_values_too_large_for_the_dtype(
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match="too large for F16; give another --dtype"):
         run(folder, tmp_path / "out", dtype="float16")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_values_too_far_apart_for_a_scale(
+    dtype: str, source: Path, tmp_path: Path, run: Run, stored: Run
+) -> None:
+    """Each is finite, but their distance is beyond float32."""
+    folder = Path(shutil.copytree(source, tmp_path / "source"))
+    weights = stored(source)
+    weights["thinker.lm_head.weight"][3, 5:7] = 3e38, -3e38
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"too far apart for .* --module 'lm_head=16'"):
+        run(folder, tmp_path / "out", dtype=dtype)
+    run(folder, tmp_path / "kept", ("lm_head=16",))
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e-30])
+def test_errors_of_weights_whose_squares_float32_does_not_hold(
+    factor: float, source: Path, tmp_path: Path, run: Run, stored: Run, by_mlx: Run
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "source"))
+    weights = stored(source)
+    name = "thinker.lm_head.weight"
+    weights[name] = (weights[name].astype(np.float32) * np.float32(factor)).astype(np.float32)
+    save_file(weights, folder / "model.safetensors")
+    errors = {e.module: e for e in run(folder, tmp_path / "out", dtype="float32")}
+    mx = pytest.importorskip("mlx.core", reason="MLX, the oracle, is not installed")
+    parts = [mx.array(part) for part in by_mlx(weights[name], 64, 4)]
+    wide = weights[name].astype(np.float64)
+    difference = np.array(mx.dequantize(*parts, 64, 4)).astype(np.float64) - wide
+    want = np.linalg.norm(difference) / np.linalg.norm(wide)
+    assert errors["lm_head"].relative_error == pytest.approx(want, rel=1e-6)
 
 
 def test_a_quantised_model_is_refused(source: Path, tmp_path: Path, run: Run) -> None:
