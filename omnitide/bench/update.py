@@ -111,7 +111,7 @@ def work(
     pairs_of_last = history + tokens  # the last layer attends for the last token alone
     all_pairs = pairs * (text.num_layers - 1) + pairs_of_last
     attention = 4 * all_pairs * text.num_heads * text.head_dim
-    num_bytes = weight_bytes(text, itemsize, packing)
+    num_bytes: float = weight_bytes(text, itemsize, packing)
     num_bytes += (history + tokens) * kv_bytes(text, itemsize)
     return num_bytes, matrix_flops(text, tokens) + attention
 
