@@ -196,7 +196,7 @@ def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
         cuda=cuda,
         asnumpy=np.asarray,
         get_default_memory_pool=lambda: pool,
-        **{name: on_device(getattr(np, name)) for name in makers},
+        **{name: on_device(make) for name, make in makers.items()},
     )
 
 
