@@ -307,6 +307,32 @@ def test_a_pass_launches_what_it_should(
     assert ("cublas" in first) == (not halves or queries > 4)
 
 
+def test_a_replayed_pass_reads_its_own_step_whichever_was_prepared(
+    hopper: bool, launches: Launches
+) -> None:
+    backend = make_backend("bfloat16", hopper)
+    pools = backend.run(backend.new_pools, 1, 1, 128, 6)
+    x = backend.asarray(np.zeros((1, 256), np.float32))
+
+    def forward(x: Any, pools: Any, step: Step) -> Any:
+        return x
+
+    def words(prepared: tuple[Any, Step] | None, step: Step) -> list[int]:
+        if prepared is not None:
+            backend.run(backend.prepare, *prepared)
+        backend.run(backend.forward_pass, forward, x, pools, step)
+        (recording,) = pools.recorder._recordings.values()
+        found: list[int] = recording.step.words.tolist()
+        return found
+
+    first, second = step_of(100, 1, 0), step_of(101, 1, 0)
+    one, two = words(None, first), words(None, second)
+    assert one != two
+    assert words((pools, first), first) == one
+    assert words((pools, first), second) == two  # another step comes
+    assert words(None, first) == one  # what was prepared before is forgotten
+
+
 def quantized(
     backend: Any, height: int, width: int, mode: str = "affine", bits: int = 4, group: int = 64
 ) -> QuantizedWeight:
