@@ -50,7 +50,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RANDOM_AT_ONCE = 1 << 26
-"""Random values made at a time; 256 MiB in float32."""
+"""Random values made at a time; 256 MiB of four bytes each."""
 
 
 class CudaBackend:
@@ -113,14 +113,13 @@ class CudaBackend:
         return out
 
     def random_words(self, shape: Sequence[int], seed: int) -> Array:
-        """Random halves of words, slice by slice: CuPy gives no number of 32 bits at once."""
+        """Random bits of the host, slice by slice: CuPy gives no number of 32 bits at once."""
         sizes = checks.check_random_words(shape, seed)
         out = cp.empty(sizes, np.uint32)
-        flat, random = out.reshape(-1), cp.random.default_rng(seed)
+        flat, random = out.reshape(-1), np.random.default_rng(seed)
         for start in range(0, flat.size, RANDOM_AT_ONCE):
             part = flat[start : start + RANDOM_AT_ONCE]
-            halves = random.integers(0, 1 << 16, (2, part.size), dtype=np.uint32)
-            part[...] = halves[0] << np.uint32(16) | halves[1]
+            part[...] = cp.asarray(random.integers(0, 1 << 32, part.size, np.uint32))
         return out
 
     def copy(self, array: Array) -> Array:
