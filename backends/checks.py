@@ -155,6 +155,16 @@ def check_random(shape: Sequence[int], scale: float, seed: int) -> tuple[int, ..
     return sizes
 
 
+def check_random_words(shape: Sequence[int], seed: int) -> tuple[int, ...]:
+    """Sizes and seed that are at least 0, and return the shape."""
+    sizes = tuple(shape)
+    if any(size < 0 for size in sizes) or seed < 0:
+        raise ValueError(
+            f"[random_words] sizes and seed must be at least 0, got {sizes} and {seed}"
+        )
+    return sizes
+
+
 def check_repeat(repeat: int) -> None:
     """At least one call."""
     if repeat < 1:

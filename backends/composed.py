@@ -37,6 +37,10 @@ class Composed:
         inner = self.swiglu(self.linear(normed, *gate), self.linear(normed, *up))
         return self.linear(inner, *down, residual=x)
 
+    def prepare(self, pools: Pools, step: Step) -> None:
+        """The tiles, which the step keeps."""
+        _ = step.tiles
+
     def forward_pass(
         self: Backend,
         forward: Callable[[Array, Pools, Step], Array],

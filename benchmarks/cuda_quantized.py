@@ -2,21 +2,23 @@
 
     python benchmarks/cuda_quantized.py [--shape qwen-7b|qwen-3b|minicpm-o] [--bits 4|8]
         [--group 32|64|128] [--dtype bfloat16] [--rows 1 8 64 512] [--products gated down]
-        [--rings 16,256,2 8,256,3] [--peer]
+        [--rings 16,256,2 8,512,2+8,256,2] [--in-turn] [--peer]
 
 Each product of several layers in one recorded graph (every layer its own random weights, so that no
 cache holds them), by every way that takes so many rows: the matrix-vector kernel, once for each
-ring (warps, bytes of a row in a piece, pieces of a warp under way), the tensor-core kernel once for
-each size of its blocks, dequantising and cuBLAS, and cuBLAS with 16-bit weights. With one row, the
-products of a whole token too. Medians by the device's events; terabytes a second count the
-quantised weights alone, and are compared with what a copy reaches. `--peer` times PyTorch's product
-of 4-bit weights, which are rearranged for it beforehand.
+ring (the fields of `Ring`; of rings joined by + the first that fits), the tensor-core kernel once
+for each size of its blocks, dequantising and cuBLAS, and cuBLAS with 16-bit weights. With one row,
+the products of a whole token too. Launches of the former overlap, or are made one after the other.
+Medians by the device's events; terabytes a second count the quantised weights alone, and are
+compared with what a copy reaches. `--peer` times PyTorch's product of 4-bit weights, which are
+rearranged for it beforehand.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple
 from statistics import median
 from typing import Any
 
@@ -88,16 +90,15 @@ def copy_bandwidth() -> float:
 class Bench:
     """The kernels, and all ways to multiply."""
 
-    def __init__(self, rings: Iterable[Ring], most: Iterable[int]) -> None:
+    def __init__(self, rings: Iterable[list[Ring]], most: Iterable[int], overlap: bool) -> None:
         compiler = Compiler()
         count = cp.cuda.Device().attributes["MultiProcessorCount"]
         self.vectors = {
-            f"{r.warps},{r.row_bytes},{r.slots}": QuantizedMatVec(compiler, count, [r])
-            for r in rings
+            _named(choice): QuantizedMatVec(compiler, count, choice) for choice in rings
         }
         self.matmuls = {size: QuantizedMatMul(compiler, count, size) for size in most}
         self.dequantize = Dequantize(compiler)
-        self.blas = Blas()
+        self.blas, self.overlap = Blas(), overlap
 
     def ways(
         self, name: str, layers: list[Pairs], x: Any, norm: Any
@@ -112,7 +113,8 @@ class Bench:
                 yield (
                     f"matvec {ring}",
                     lambda v=vector: [
-                        v.multiply(x, pairs, normed, residual, gated) for pairs in layers
+                        v.multiply(x, pairs, normed, residual, gated, self.overlap)
+                        for pairs in layers
                     ],
                 )
         for size, matmul in self.matmuls.items():
@@ -153,16 +155,20 @@ class Bench:
         for project, output, gated, down in zip(
             *(made[name] for name in ("projections", "output", "gated", "down")), strict=True
         ):
-            queries = vector.multiply(x, project, (norm, EPS))[0]
-            x = vector.multiply(queries, output, residual=x)[0]
-            inner = vector.multiply(x, gated, (norm, EPS), gated=True)[0]
-            x = vector.multiply(inner, down, residual=x)[0]
-        return vector.multiply(x, made["logits"][0], (norm, EPS))
+            queries = vector.multiply(x, project, (norm, EPS), overlap=self.overlap)[0]
+            x = vector.multiply(queries, output, residual=x, overlap=self.overlap)[0]
+            inner = vector.multiply(x, gated, (norm, EPS), gated=True, overlap=self.overlap)[0]
+            x = vector.multiply(inner, down, residual=x, overlap=self.overlap)[0]
+        return vector.multiply(x, made["logits"][0], (norm, EPS), overlap=self.overlap)
 
 
-def parse_ring(text: str) -> Ring:
-    """Warps, bytes of a row, slots."""
-    return Ring(*(int(part) for part in text.split(",")))
+def _named(rings: list[Ring]) -> str:
+    return "+".join(",".join(str(field) for field in astuple(ring)) for ring in rings)
+
+
+def parse_rings(text: str) -> list[Ring]:
+    """The fields of `Ring`; the first that fits of those joined by +."""
+    return [Ring(*(int(part) for part in ring.split(","))) for ring in text.split("+")]
 
 
 def main() -> None:
@@ -174,14 +180,15 @@ def main() -> None:
     parser.add_argument("--group", type=int, choices=(32, 64, 128), default=64)
     parser.add_argument("--rows", type=int, nargs="+", default=[1])
     parser.add_argument("--products", nargs="+", default=None)
-    parser.add_argument("--rings", type=parse_ring, nargs="+")
+    parser.add_argument("--rings", type=parse_rings, nargs="+")
     parser.add_argument("--blocks", type=int, nargs="+", choices=TOKENS, default=TOKENS)
+    parser.add_argument("--in-turn", action="store_true", help="launches don't overlap")
     parser.add_argument("--peer", action="store_true")
     options = parser.parse_args()
     cp.cuda.Stream(non_blocking=True).use()
     shape, dtype = SHAPES[options.shape], cp.dtype(options.dtype)
-    rings = options.rings or (RINGS_OF_8 if options.bits == 8 else RINGS)[:1]
-    bench, ceiling = Bench(rings, options.blocks), copy_bandwidth()
+    rings = options.rings or [list(RINGS_OF_8 if options.bits == 8 else RINGS)]
+    bench, ceiling = Bench(rings, options.blocks, not options.in_turn), copy_bandwidth()
     print(f"copy {ceiling:.2f} TB/s", flush=True)
 
     def make(heights: tuple[int, ...], width: int, layers: int) -> list[Pairs]:

@@ -42,8 +42,8 @@ tests_of() {  # small shapes that launch the kernel; files, then what -k takes
   esac
 }
 
-# Barriers are made by PTX of our own, which the compiler does not count for the tool: quantized_matvec
-# has most, 128.
+# Barriers are made by PTX of our own, which the compiler does not count for the tool: matvec has most,
+# 64.
 # Not --destroy-on-device-error kernel: what a killed kernel leaves in its scratch misleads the next.
 common=(--num-cuda-barriers 128 --print-limit 2000 --target-processes application-only)
 has() { grep -q -- "$1" <<<"$help"; }

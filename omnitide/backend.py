@@ -95,6 +95,10 @@ class Backend(Protocol):
         """
         ...
 
+    def random_words(self, shape: Sequence[int], seed: int) -> Array:
+        """uint32 with every bit random, made as `random_normal` makes its values."""
+        ...
+
     def copy(self, array: Array) -> Array:
         """Equal values at another place in memory, by the fastest copy that the device has."""
         ...
@@ -262,6 +266,14 @@ class Backend(Protocol):
         ...
 
     # -- running --------------------------------------------------------------------------------
+    def prepare(self, pools: Pools, step: Step) -> None:
+        """Work out what the host has to know for a pass of `step`, while the device is busy.
+
+        For a step that is likely to come next over these pools. Nothing is copied or computed on
+        the device, and a pass that was not prepared gives the same.
+        """
+        ...
+
     def forward_pass(
         self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Pools, step: Step
     ) -> Array:

@@ -264,7 +264,7 @@ class BoundedCache:
         fits = self.state.table.num_free > 0 and (left is None or left > 0)
         if len(unit) == 1 and fits and self.state.mass is None:
             self._ahead = self._place(next_of(unit), self.history.extend)
-            _ = self._ahead.steps[0].tiles  # made now, and kept there
+            self._backend.prepare(self.pools, self._ahead.steps[0])
 
     def _place(self, unit: Unit, record: Callable[[Unit, Slots], History]) -> Placed:
         """Slots, positions and passes of new cells, at least one. Changes no state."""

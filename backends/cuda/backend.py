@@ -50,7 +50,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RANDOM_AT_ONCE = 1 << 26
-"""Random values made at a time; 256 MiB in float32."""
+"""Random values made at a time; 256 MiB of four bytes each."""
 
 
 class CudaBackend:
@@ -110,6 +110,16 @@ class CudaBackend:
         for start in range(0, flat.size, RANDOM_AT_ONCE):
             part = flat[start : start + RANDOM_AT_ONCE]
             part[...] = random.standard_normal(part.size, dtype=np.float32) * np.float32(scale)
+        return out
+
+    def random_words(self, shape: Sequence[int], seed: int) -> Array:
+        """Random bits of the host, slice by slice: CuPy gives no number of 32 bits at once."""
+        sizes = checks.check_random_words(shape, seed)
+        out = cp.empty(sizes, np.uint32)
+        flat, random = out.reshape(-1), np.random.default_rng(seed)
+        for start in range(0, flat.size, RANDOM_AT_ONCE):
+            part = flat[start : start + RANDOM_AT_ONCE]
+            part[...] = cp.asarray(random.integers(0, 1 << 32, part.size, np.uint32))
         return out
 
     def copy(self, array: Array) -> Array:
@@ -267,6 +277,10 @@ class CudaBackend:
             self._cache.migrate(pools, sources, destinations)
 
     # -- running --------------------------------------------------------------------------------
+    def prepare(self, pools: Any, step: Step) -> None:
+        """Check a step and pack its words."""
+        self._cache.prepare(pools, step)
+
     def forward_pass(
         self, forward: Callable[[Array, Pools, Step], Array], x: Array, pools: Any, step: Step
     ) -> Array:

@@ -97,6 +97,7 @@ class CacheWrites:
                 np.int32(num_kv_heads),
                 np.int32(head_dim),
             ),
+            overlap=True,
         )
 
     def turn(

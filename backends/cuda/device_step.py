@@ -92,7 +92,14 @@ class DeviceStep:
 
     def load(self, step: Step) -> None:
         """Copy a step here. It has `num_queries` queries and at most `max_tiles` tiles."""
-        self.words.set(_packed(step, self.max_tiles))
+        self.load_words(packed(step, self.max_tiles))
+
+    def load_words(self, words: NDArray[np.int32]) -> None:
+        """Copy what `packed` gave here. They have been read when this returns, the stream goes on.
+
+        Source: CUDA's cudaMemcpyAsync, which stages memory that is not page-locked.
+        """
+        self.words.set(words, stream=cp.cuda.get_current_stream())
 
 
 def _sizes(max_tiles: int, num_queries: int, half: int) -> tuple[int, ...]:
@@ -105,7 +112,8 @@ def _stops(sizes: tuple[int, ...]) -> list[int]:
     return [int(stop) for stop in np.cumsum(sizes)]
 
 
-def _packed(step: Step, max_tiles: int) -> NDArray[np.int32]:
+def packed(step: Step, max_tiles: int) -> NDArray[np.int32]:
+    """The words of a step, with room for so many tiles."""
     tiles = step.tiles
     parts = (
         np.array([len(tiles.subblocks)], np.int32),

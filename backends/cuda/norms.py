@@ -77,4 +77,5 @@ class Norms:
         # One vector a thread: with fewer threads, each at more of them, rows take up to 1.7 times.
         threads = min(_MAX_THREADS, -(-vectors // _WARP) * _WARP)
         args = (*arrays, np.int32(columns), np.float32(eps))
-        self._compiler(instance)((x.size // columns,), (threads,), args, shared=4 * columns)
+        kernel = self._compiler(instance)
+        kernel((x.size // columns,), (threads,), args, shared=4 * columns, overlap=True)

@@ -7,6 +7,7 @@ Keys are turned when they are appended, and again, all at once, when angles have
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from omnitide.backend import Array, Pools
 from omnitide.backends.cuda.arrays import copied, copy_into, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
-from omnitide.backends.cuda.device_step import DeviceStep
+from omnitide.backends.cuda.device_step import DeviceStep, packed
 from omnitide.backends.cuda.memory import enough_memory
 from omnitide.backends.cuda.passes import Recorder
 from omnitide.backends.cuda.pools import CudaPools
@@ -40,6 +41,22 @@ def room_for(tiles: int) -> int:
     return -(-tiles // unit) * unit
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A checked step of a pass that can be recorded.
+
+    Attributes:
+        step, pools: Whose it is.
+        tiles: Tiles that the pass has room for.
+        words: The step, packed for that room.
+    """
+
+    step: Step
+    pools: CudaPools
+    tiles: int
+    words: NDArray[np.int32]
+
+
 class PagedCache:
     """Operations on `CudaPools`. Arguments of one layer have been checked by the caller."""
 
@@ -48,6 +65,7 @@ class PagedCache:
         self._attention = attention
         self._current: tuple[Step, CudaPools, DeviceStep] | None = None
         self._appending: tuple[Step, CudaPools] | None = None
+        self._prepared: _Prepared | None = None
 
     def new_pools(self, num_layers: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaPools:
         """Pools with undefined contents.
@@ -78,8 +96,8 @@ class PagedCache:
                     pools.rotated[layer] = _grown(array, num_pages - array.shape[0])
 
     def forget(self) -> None:
-        """Let go of the pools and steps of the last pass."""
-        self._current = self._appending = None
+        """Let go of the pools and steps of the last pass, and of the next one."""
+        self._current = self._appending = self._prepared = None
 
     def append(self, pools: CudaPools, layer: int, step: Step, k: Array, v: Array) -> None:
         """Write k, k turned, and v."""
@@ -111,6 +129,11 @@ class PagedCache:
         pools.forget_rotations()
         self._writes.migrate([*pools.keys, *pools.values], source, destination)
 
+    def prepare(self, pools: CudaPools, step: Step) -> None:
+        """Check a step that may be recorded or replayed, and pack its words."""
+        if step.rotation is not None and not step.observed and step.num_queries > 0:
+            self._prepared = self._ready(pools, step)
+
     def forward_pass(self, forward: Forward, x: Array, pools: CudaPools, step: Step) -> Array:
         """The pass, replayed from a recording if there is one of its kind."""
         if step.rotation is None:
@@ -118,20 +141,18 @@ class PagedCache:
         self._turn(pools, range(len(pools.keys)), step)
         if step.observed or step.num_queries == 0:
             return forward(x, pools, step)
-        self._check_slots(step, pools)
-        check_cells(pools, step)
-        tiles = room_for(len(step.tiles.subblocks))
-        kind = (forward, tiles, x.shape)
+        ready, self._prepared = self._ready(pools, step), None
+        kind = (forward, ready.tiles, x.shape)
         recorder = pools.recorder
         recording = recorder.find(kind)
         if recording is not None:
-            recording.step.load(step)
+            recording.step.load_words(ready.words)
             copy_into(recording.x, cp.ascontiguousarray(x))
             return recording.replay()
         if not recorder.is_worth_recording(kind, step.num_queries):
             return forward(x, pools, step)
-        room = DeviceStep.empty(tiles, step.num_queries, pools.keys[0].shape[3] // 2)
-        room.load(step)
+        room = DeviceStep.empty(ready.tiles, step.num_queries, pools.keys[0].shape[3] // 2)
+        room.load_words(ready.words)
         kept = copied(cp.ascontiguousarray(x))
         self._current = (step, pools, room)
         return recorder.record(kind, room, kept, lambda: forward(kept, pools, step))
@@ -148,6 +169,15 @@ class PagedCache:
         at = DeviceStep.of(step)
         self._current = (step, pools, at)
         return at
+
+    def _ready(self, pools: CudaPools, step: Step) -> _Prepared:
+        found = self._prepared
+        if found is not None and found.step is step and found.pools is pools:
+            return found
+        self._check_slots(step, pools)
+        check_cells(pools, step)
+        tiles = room_for(len(step.tiles.subblocks))
+        return _Prepared(step, pools, tiles, packed(step, tiles))
 
     def _check_slots(self, step: Step, pools: CudaPools) -> None:
         """Check where the new tokens go, once for all layers of a pass."""

@@ -21,7 +21,8 @@ from omnitide.backends.cuda.quantized_matvec import BITS, DTYPES, GROUPS, Quanti
 from omnitide.quantized import QuantizedWeight
 
 MATMUL_ROWS = 128
-"""Rows of x up to which `quantized_matmul` is faster than dequantising and cuBLAS."""
+"""Rows of x up to which `quantized_matmul` is taken. There a layer's products take as long either
+way: dequantising and cuBLAS are faster for square matrices, slower for the projections."""
 
 SCRATCH_BYTES = 160 << 20
 """Most bytes of dequantised weights at a time; a larger matrix is taken in parts of its rows."""

@@ -24,7 +24,6 @@ _TOKENS = (1, 8, 16)
 _TILE = 16  # rows
 _MAX_GROUPS = 16  # of a piece
 _ALL = 227 * 1024  # bytes of shared memory that a block may have at most
-_RESERVED = 1024  # bytes of shared memory that a block costs beside its own
 _READ = 8  # groups whose scales are copied at once
 _NULL = np.uint64(0)
 
@@ -37,15 +36,11 @@ class Ring:
         warps: Of a block.
         row_bytes: Bytes of codes, at most, of a row in a piece, unless two groups have more.
         slots: Pieces of a warp under way.
-        blocks: Of a multiprocessor.
-        early: Slots that are filled before x is asked for, if launches overlap.
     """
 
     warps: int
     row_bytes: int
     slots: int
-    blocks: int = 1
-    early: int = 1
 
 
 RINGS = (
@@ -68,9 +63,9 @@ class _Plan:
     grid: int
     warps: int
     columns: int
+    pieces: int
     slots: int
     batch: int
-    early: int
     shared: int
 
 
@@ -117,7 +112,7 @@ class QuantizedMatVec:
         norm: tuple[Array, float] | None = None,
         residual: Array | None = None,
         gated: bool = False,
-        overlap: bool = False,
+        overlap: bool = True,
     ) -> list[Array]:
         """x times each of up to three weights, plus its bias.
 
@@ -127,8 +122,8 @@ class QuantizedMatVec:
             norm: Weight and epsilon: x is RMS-normalised first, and rounded to its dtype.
             residual: (tokens, out), added to the product with a single weight.
             gated: Of two weights: silu(first product) * second, both rounded to x's dtype first.
-            overlap: Start while the stream's last kernel ends. Fast where that is such a product;
-                behind attention it would take room that attention needs.
+            overlap: Start while the stream's last kernel runs, where the device can. The weights,
+                and that of the norm, must not be written by a kernel that may still run.
 
         Returns:
             (tokens, out) for each weight; one if gated.
@@ -158,8 +153,8 @@ class QuantizedMatVec:
             or_null(residual),
             *three(out),
             *(np.int32(height) for height in (*heights, 0, 0)[:3]),
-            *(np.int32(size) for size in (tokens, width, plan.columns, plan.slots, plan.batch)),
-            np.int32(plan.early if overlap else 0),
+            *(np.int32(size) for size in (tokens, width, plan.columns, plan.pieces, plan.slots)),
+            *(np.int32(size) for size in (plan.batch, *divmod(sum(heights), plan.grid))),
             np.bool_(gated),
         )
         room = next(room for room in _TOKENS if room >= tokens)
@@ -179,7 +174,7 @@ class QuantizedMatVec:
         packs = even_groups * group // 8
         fold = min(group, 64)
         row_of_x = packs + 1 if fold == 64 else packs | 4
-        static = 4 * 16 * room + 1024
+        static = 4 * 16 * room + 64
         for ring in self._rings or (RINGS_OF_8 if bits == 8 else RINGS):
             warps = min(ring.warps, 8) if room > 8 or bits == 8 else ring.warps
             pairs = max(ring.row_bytes * 8 // (2 * bits * group), 1)
@@ -188,20 +183,20 @@ class QuantizedMatVec:
             slot = _TILE * _pitch(columns * bits // 8, fold * bits // 128)
             slot += -(-groups // _READ) * 2 * _TILE * _READ * 2
             sums = 4 * _TILE * room  # bytes of a warp's sums of a tile
+            tile = (sums + 8) * (1 + gated)  # of a tile's sums but one a warp, and who made them
             shared = (
                 warps * ring.slots * slot
                 + 16 * (tokens + norm) * row_of_x
                 + 4 * room * even_groups
                 + sums * (warps - 1)
             )
-            limit = (self._limit + _RESERVED) // ring.blocks - _RESERVED
-            most = (limit - static - shared) // (sums * (1 + gated))
+            most = (self._limit - static - shared) // tile
             if most > 0:
-                grid = min(self._multiprocessors * ring.blocks, outputs)
+                grid = min(self._multiprocessors, outputs)
                 batch = _even_batch(-(-outputs // (grid * _TILE)), most)
-                shared += sums * (1 + gated) * batch
-                early = min(ring.early, ring.slots)
-                return _Plan(grid, warps, columns, ring.slots, batch, early, shared)
+                shared += tile * batch
+                pieces = -(-width // columns)
+                return _Plan(grid, warps, columns, pieces, ring.slots, batch, shared)
         return None
 
 

@@ -139,6 +139,15 @@ class MlxBackend(Composed):
         mx.eval(values)  # else what it is made of would be held until it is used
         return values
 
+    def random_words(self, shape: Sequence[int], seed: int) -> Array:
+        """Random bytes, of a key of their own: MLX rounds greater integers to float32."""
+        sizes = checks.check_random_words(shape, seed)
+        count = 4 * math.prod(sizes)
+        octets = mx.random.randint(0, 256, (count,), mx.uint8, key=mx.random.key(seed))
+        words = mx.view(octets, mx.uint32).reshape(sizes)
+        mx.eval(words)
+        return words
+
     def copy(self, array: Array) -> Array:
         """A sum with 0; MLX shares memory where nothing is computed."""
         return array + 0

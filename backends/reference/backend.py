@@ -70,6 +70,11 @@ class ReferenceBackend(Composed):
         values *= self._dtype.type(scale)
         return values
 
+    def random_words(self, shape: Sequence[int], seed: int) -> NDArray[np.uint32]:
+        """Random bits."""
+        sizes = checks.check_random_words(shape, seed)
+        return np.random.default_rng(seed).integers(0, 1 << 32, sizes, np.uint32)
+
     def copy(self, array: Floats) -> Floats:
         """A copy."""
         return array.copy()

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from omnitide.backend import Array, Backend, Pools
+from omnitide.backend import Array, Backend, Pools, Weight
+from omnitide.bench.packing import Packing
 from omnitide.bench.shapes import ModelShape
 from omnitide.model import ModelSpec
 from omnitide.models.decoder import Decoder
@@ -26,8 +27,17 @@ class Backbone:
         decoder: The model code that sessions run.
     """
 
-    def __init__(self, shape: ModelShape, backend: Backend, seed: int) -> None:
-        """Make the weights on the device. Call on the backend's thread."""
+    def __init__(
+        self, shape: ModelShape, backend: Backend, seed: int, packing: Packing | None = None
+    ) -> None:
+        """Make the weights on the device. Call on the backend's thread.
+
+        Args:
+            shape: Sizes.
+            backend: Takes them.
+            seed: Of the random numbers.
+            packing: How matrices are quantised. None: they are not.
+        """
         text = shape.text
         self.backend = backend
         self.spec = ModelSpec(
@@ -43,7 +53,7 @@ class Backbone:
         )
         self._seed = seed
         weights = {
-            name: _random(backend, name, size, seed + number)
+            name: _random(backend, name, size, seed + number, packing)
             for number, (name, size) in enumerate(text_tensors(text).items())
         }
         self.decoder = Decoder(text, backend, weights)
@@ -70,8 +80,12 @@ class Backbone:
         return self.decoder.forward(embeddings, pools, step)
 
 
-def _random(backend: Backend, name: str, shape: Shape, seed: int) -> Array:
+def _random(
+    backend: Backend, name: str, shape: Shape, seed: int, packing: Packing | None
+) -> Weight:
     """Weights that keep activations near one."""
+    if packing is not None and len(shape) == 2:
+        return packing.random(backend, shape, seed)
     if len(shape) > 1:
         return backend.random_normal(shape, prod(shape[1:]) ** -0.5, seed)
     return backend.asarray(np.full(shape, 0.0 if name.endswith("bias") else 1.0))

@@ -7,6 +7,7 @@ from omnitide.bench.backbone import Backbone
 from omnitide.bench.ceilings import Ceilings
 from omnitide.bench.filled import FilledCache
 from omnitide.bench.left import WORD, Left, just_before_a_cut
+from omnitide.bench.packing import Packing
 from omnitide.bench.peers import model_peers
 from omnitide.bench.report import OURS, Row
 from omnitide.bench.room import fit_layers, kv_bytes, weight_bytes
@@ -27,17 +28,26 @@ def run(
 
     Raises:
         CapacityError: Not one layer fits.
-        ConfigError: A history that no stream comes to.
+        ConfigError: A history that no stream comes to, or weights that the backend doesn't take.
     """
     settings.refuse_mass()
+    if settings.packing is not None:
+        settings.packing.refuse_backend(backend)
     peers = model_peers(settings, backend, course)
     reply = WARM_UP + settings.repeat
     tokens = max(settings.histories) + reply
     shape = backend.run(
-        fit_layers, backend, settings.shape, settings.layers, tokens, backend.prefill_step, course
+        fit_layers,
+        backend,
+        settings.shape,
+        settings.layers,
+        tokens,
+        backend.prefill_step,
+        course,
+        settings.packing,
     )
     course.tell(f"weights of {shape.name}, {shape.text.num_layers} layers")
-    model = backend.run(Backbone, shape, backend, settings.seed)
+    model = backend.run(Backbone, shape, backend, settings.seed, settings.packing)
     rows = []
     for history in settings.histories:
         for policy, layout in settings.choices:
@@ -45,19 +55,19 @@ def run(
             left = just_before_a_cut(settings, policy, layout, history)
             seconds = backend.run(_reply, model, left, settings)
             case = {"who": OURS, "policy": policy, "layout": layout, "history": history}
-            rows.append(_row(case, shape, seconds, ceilings, backend.dtype))
+            rows.append(_row(case, shape, seconds, ceilings, backend.dtype, settings.packing))
     del model
     backend.run(backend.memory_free)  # gives the weights' memory back
     for peer in peers:
         for history, name, found in peer.times(shape, settings, settings.histories, 1):
             case = {"who": name, "policy": "full", "layout": "", "history": history}
-            rows.append(_row(case, shape, found, ceilings, backend.dtype))
+            rows.append(_row(case, shape, found, ceilings, backend.dtype, None))
     return shape, rows
 
 
-def work(text: TextConfig, itemsize: int, history: int) -> int:
+def work(text: TextConfig, itemsize: int, history: int, packing: Packing | None = None) -> int:
     """Bytes that a token reads: weights, and K and V of the history."""
-    return weight_bytes(text, itemsize) + (history + 1) * kv_bytes(text, itemsize)
+    return weight_bytes(text, itemsize, packing) + (history + 1) * kv_bytes(text, itemsize)
 
 
 def reply_token(count: int) -> Unit:
@@ -80,9 +90,16 @@ def _reply(model: Backbone, left: Left, settings: Settings) -> list[float]:
     return seconds[WARM_UP:]
 
 
-def _row(case: Row, shape: ModelShape, seconds: list[float], ceilings: Ceilings, dtype: str) -> Row:
+def _row(
+    case: Row,
+    shape: ModelShape,
+    seconds: list[float],
+    ceilings: Ceilings,
+    dtype: str,
+    packing: Packing | None,
+) -> Row:
     spread = Spread.of(seconds)
-    num_bytes = work(shape.text, ITEMSIZES[dtype], int(case["history"]))
+    num_bytes = work(shape.text, ITEMSIZES[dtype], int(case["history"]), packing)
     floor = ceilings.floor(num_bytes)
     return {
         **case,

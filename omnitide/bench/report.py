@@ -43,7 +43,7 @@ class Report:
 
     def as_json(self) -> str:
         """One JSON object in ASCII."""
-        text = self.shape.text
+        text, packing = self.shape.text, self.settings.packing
         found = {
             "bench": self.bench,
             "machine": asdict(self.machine),
@@ -57,6 +57,7 @@ class Report:
                 "hidden_size": text.hidden_size,
                 "intermediate_size": text.intermediate_size,
                 "vocab_size": text.vocab_size,
+                "quantization": None if packing is None else asdict(packing),
             },
             "settings": {
                 "repeat": self.settings.repeat,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from omnitide.backend import Backend
+from omnitide.bench.packing import Packing, tensor_bytes
 from omnitide.bench.settings import Course
 from omnitide.bench.shapes import ModelShape
 from omnitide.errors import CapacityError
@@ -25,11 +26,13 @@ def kv_bytes(text: TextConfig, itemsize: int, layers: int | None = None) -> int:
     return 2 * layers * text.num_kv_heads * text.head_dim * itemsize
 
 
-def weight_bytes(text: TextConfig, itemsize: int) -> int:
+def weight_bytes(text: TextConfig, itemsize: int, packing: Packing | None = None) -> int:
     """Bytes of weights that a pass reads: all but the token embeddings."""
-    tensors = text_tensors(text)
-    rows = 0 if text.tied else prod(tensors[EMBEDDING])
-    return itemsize * (sum(prod(shape) for shape in tensors.values()) - rows)
+    return sum(
+        tensor_bytes(shape, itemsize, packing)
+        for name, shape in text_tensors(text).items()
+        if text.tied or name != EMBEDDING
+    )
 
 
 def matrix_flops(text: TextConfig, tokens: int) -> int:
@@ -53,6 +56,7 @@ def fit_layers(
     tokens: int,
     at_once: int,
     course: Course,
+    packing: Packing | None = None,
 ) -> ModelShape:
     """The shape with as many layers as fit beside their cache.
 
@@ -63,13 +67,14 @@ def fit_layers(
         tokens: Cells that the pools hold.
         at_once: Tokens of a pass.
         course: Gets a note where layers are left out.
+        packing: How matrices are quantised. None: they are not.
 
     Raises:
         CapacityError: Not even one layer fits.
     """
     text, itemsize = shape.text, ITEMSIZES[backend.dtype]
     wanted = text.num_layers if asked is None else asked
-    fixed, layer = _needed(shape, itemsize, tokens, at_once)
+    fixed, layer = _needed(shape, itemsize, tokens, at_once, packing)
     free = int(USABLE * backend.memory_free())
     layers = min(wanted, (free - fixed) // layer)
     need = fixed + wanted * layer
@@ -120,12 +125,14 @@ def fit_copies(
     return copies
 
 
-def _needed(shape: ModelShape, itemsize: int, tokens: int, at_once: int) -> tuple[int, int]:
+def _needed(
+    shape: ModelShape, itemsize: int, tokens: int, at_once: int, packing: Packing | None
+) -> tuple[int, int]:
     """Bytes whatever the layers, and of each layer."""
     text = shape.text
     one, none = shape.cut(1).text, shape.cut(0).text
-    embeddings = prod(text_tensors(text)[EMBEDDING])
+    embeddings = tensor_bytes(text_tensors(text)[EMBEDDING], itemsize, packing)
     rows = 8 * text.hidden_size + 4 * text.intermediate_size
-    fixed = weight_bytes(none, itemsize) + itemsize * (embeddings + at_once * rows)
-    weights = weight_bytes(one, itemsize) - weight_bytes(none, itemsize)
+    fixed = weight_bytes(none, itemsize, packing) + embeddings + itemsize * at_once * rows
+    weights = weight_bytes(one, itemsize, packing) - weight_bytes(none, itemsize, packing)
     return fixed, weights + tokens * kv_bytes(text, itemsize, 1) * POOL_ARRAYS // 2

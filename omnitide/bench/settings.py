@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 
+from omnitide.bench.packing import Packing
 from omnitide.bench.shapes import ModelShape
 from omnitide.config import RetentionConfig
 from omnitide.errors import ConfigError
 from omnitide.layouts import check_servable
+from omnitide.models.names import text_tensors
 from omnitide.policies import POLICIES, make_policy
 from omnitide.simulation.shapes import make_shape as make_stream
 
@@ -29,6 +31,7 @@ class Settings:
 
     Attributes:
         shape: Of the model.
+        packing: How the matrices of `shape` are quantised. None: they are not.
         layers: Layers to run. None: as many as the shape has, if they fit.
         histories: Lengths in cells.
         queries: New tokens of attention and of an update.
@@ -46,6 +49,7 @@ class Settings:
     """
 
     shape: ModelShape
+    packing: Packing | None = None
     layers: int | None = None
     histories: tuple[int, ...] = (2048,)
     queries: tuple[int, ...] = (1,)
@@ -94,11 +98,23 @@ class Settings:
         for name in self.peers:
             if name not in PEERS:
                 raise ConfigError(f"[bench] --peer must be one of {', '.join(PEERS)}; got {name!r}")
+        if self.packing is not None:
+            self._check_packing(self.packing)
         make_stream(self.stream)
         for policy in self.policies:
             make_policy(policy)
         for layout in self.layouts:
             check_servable(layout)
+
+    def _check_packing(self, packing: Packing) -> None:
+        if self.peers:
+            raise ConfigError(
+                f"[bench] --peer {','.join(self.peers)}: no peer has quantised matrices like ours; "
+                "leave out --peer or --q-bits"
+            )
+        for shape in text_tensors(self.shape.text).values():
+            if len(shape) == 2:
+                packing.refuse(shape[1])
 
     @property
     def choices(self) -> tuple[tuple[str, str], ...]:

@@ -16,6 +16,7 @@ from omnitide.bench.backbone import Backbone
 from omnitide.bench.ceilings import Ceilings
 from omnitide.bench.filled import FilledCache
 from omnitide.bench.left import after, media
+from omnitide.bench.packing import Packing
 from omnitide.bench.peers import model_peers
 from omnitide.bench.report import OURS, Row
 from omnitide.bench.room import fit_layers, kv_bytes, matrix_flops, weight_bytes
@@ -59,43 +60,59 @@ def run(
 
     Raises:
         CapacityError: Not one layer fits.
-        ConfigError: Watermarks that can't be met.
+        ConfigError: Watermarks that can't be met, or weights that the backend doesn't take.
     """
     settings.refuse_mass()
+    if settings.packing is not None:
+        settings.packing.refuse_backend(backend)
     peers = model_peers(settings, backend, course)
     whole = any(not POLICIES[policy].bounded for policy, _ in settings.choices) or peers
     longest = max(settings.histories) if whole else settings.config.high_watermark
     tokens = longest + 2 * max(settings.queries)
     at_once = min(max(settings.queries), backend.prefill_step)
     shape = backend.run(
-        fit_layers, backend, settings.shape, settings.layers, tokens, at_once, course
+        fit_layers,
+        backend,
+        settings.shape,
+        settings.layers,
+        tokens,
+        at_once,
+        course,
+        settings.packing,
     )
     course.tell(f"weights of {shape.name}, {shape.text.num_layers} layers")
-    model = backend.run(Backbone, shape, backend, settings.seed)
+    model = backend.run(Backbone, shape, backend, settings.seed, settings.packing)
     rows = []
     for count, history in product(settings.queries, settings.histories):
         for policy, layout in settings.choices:
             course.tell(f"{count:,} tokens after {history:,}, {policy}, {layout}")
             found = _Update(model, settings, policy, layout, count, history).measure()
             case = {"who": OURS, "policy": policy, "layout": layout, "history": history}
-            rows.append(_row(case, count, shape, found, ceilings, backend.dtype))
+            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, settings.packing))
     del model
     backend.run(backend.memory_free)  # gives the weights' memory back
     for peer, count in product(peers, settings.queries):
         for history, name, seconds in peer.times(shape, settings, settings.histories, count):
             case = {"who": name, "policy": "full", "layout": "", "history": history}
             found = Measured(seconds, [history], 0, 0)
-            rows.append(_row(case, count, shape, found, ceilings, backend.dtype))
+            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, None))
     return shape, rows
 
 
-def work(text: TextConfig, itemsize: int, tokens: int, history: float) -> tuple[float, float]:
+def work(
+    text: TextConfig,
+    itemsize: int,
+    tokens: int,
+    history: float,
+    packing: Packing | None = None,
+) -> tuple[float, float]:
     """Bytes (weights, K and V once) and operations of a unit after so many cells."""
     pairs = tokens * history + tokens * (tokens + 1) / 2
     pairs_of_last = history + tokens  # the last layer attends for the last token alone
     all_pairs = pairs * (text.num_layers - 1) + pairs_of_last
     attention = 4 * all_pairs * text.num_heads * text.head_dim
-    num_bytes = weight_bytes(text, itemsize) + (history + tokens) * kv_bytes(text, itemsize)
+    num_bytes: float = weight_bytes(text, itemsize, packing)
+    num_bytes += (history + tokens) * kv_bytes(text, itemsize)
     return num_bytes, matrix_flops(text, tokens) + attention
 
 
@@ -182,11 +199,17 @@ def _add(found: Measured, more: Measured) -> None:
 
 
 def _row(
-    case: Row, tokens: int, shape: ModelShape, found: Measured, ceilings: Ceilings, dtype: str
+    case: Row,
+    tokens: int,
+    shape: ModelShape,
+    found: Measured,
+    ceilings: Ceilings,
+    dtype: str,
+    packing: Packing | None,
 ) -> Row:
     spread = Spread.of(found.seconds)
     live = sum(found.live) / len(found.live)
-    num_bytes, flops = work(shape.text, ITEMSIZES[dtype], tokens, live)
+    num_bytes, flops = work(shape.text, ITEMSIZES[dtype], tokens, live, packing)
     floor = ceilings.floor(num_bytes, flops)
     row = {
         **case,

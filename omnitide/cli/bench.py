@@ -12,6 +12,7 @@ from omnitide.backends import describe_backend, load_backend
 from omnitide.bench import attention, decode, migrate, session, update
 from omnitide.bench.ceilings import Ceilings, measure
 from omnitide.bench.machine import Machine
+from omnitide.bench.packing import Packing
 from omnitide.bench.report import Report, Row
 from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import LARGE, SMALL, ModelShape, make_shape
@@ -83,6 +84,7 @@ def read_settings(options: argparse.Namespace, accelerated: bool) -> Settings:
     kept = {key: getattr(options, key, None) for key in ("high_watermark", "low_watermark")}
     return Settings(
         shape=shape,
+        packing=_packing(options),
         layers=getattr(options, "layers", None),
         histories=tuple(histories if given is None else given),
         queries=tuple(queries or (QUERIES.get(name, 1),)),
@@ -99,6 +101,15 @@ def read_settings(options: argparse.Namespace, accelerated: bool) -> Settings:
         seed=options.seed,
         warm=getattr(options, "warm", False),
     )
+
+
+def _packing(options: argparse.Namespace) -> Packing | None:
+    bits, group_size = (getattr(options, key, None) for key in ("q_bits", "q_group_size"))
+    if bits is None:
+        if group_size is not None:
+            raise ConfigError("[bench] --q-group-size is for --q-bits, which was not given")
+        return None
+    return Packing(bits) if group_size is None else Packing(bits, group_size)
 
 
 def _names(given: str | None) -> tuple[str, ...]:

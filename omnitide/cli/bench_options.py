@@ -70,6 +70,7 @@ def _add_decode(benches: Any) -> None:
     parser = _bench(benches, "decode", "tokens of a reply, a whole decoder")
     numbers(parser, "live cells (default: 2048 2816 8192)", "--history")
     _add_layers(parser)
+    _add_packing(parser)
     _add_kept(parser)
     _add_peers(parser)
     _add_runs(parser, 20)
@@ -82,6 +83,7 @@ def _add_update(benches: Any) -> None:
     numbers(parser, at, "--history")
     switch(parser, "say what attention, matrix products and migration take of it", "--split")
     _add_layers(parser)
+    _add_packing(parser)
     _add_kept(parser, "full, then omnipick")
     _add_peers(parser)
     _add_runs(parser, 20)
@@ -116,6 +118,12 @@ def _add_heads(parser: Any) -> None:
 
 def _add_layers(parser: Any) -> None:
     number_or_none(parser, "layers to run (default: all that fit)", "--layers")
+
+
+def _add_packing(parser: Any) -> None:
+    number_or_none(parser, "bits of the matrices: 4 or 8 (default: not quantised)", "--q-bits")
+    groups = "their elements that share a scale: 32, 64 or 128 (64)"
+    number_or_none(parser, groups, "--q-group-size")
 
 
 def _add_kept(parser: Any, policies: str | None = None) -> None:

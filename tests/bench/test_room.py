@@ -12,6 +12,7 @@ from omnitide.backends.reference.backend import ReferenceBackend
 from omnitide.bench.backbone import Backbone
 from omnitide.bench.cells import live_cells
 from omnitide.bench.filling import fill
+from omnitide.bench.packing import Packing
 from omnitide.bench.room import fit_copies, fit_layers, kv_bytes, matrix_flops, weight_bytes
 from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import SHAPES, make_shape
@@ -42,11 +43,15 @@ def arrays_of(value: Any) -> list[np.ndarray]:
     return [array for name in fields for array in arrays_of(getattr(value, name))]
 
 
-def test_weight_bytes_are_those_of_the_arrays(backend: ReferenceBackend) -> None:
-    model = Backbone(make_shape("tiny"), backend, 0)
+@pytest.mark.parametrize("packing", [None, Packing(4, 32), Packing(8, 32)])
+def test_weight_bytes_are_those_of_the_arrays(
+    backend: ReferenceBackend, packing: Packing | None
+) -> None:
+    model = Backbone(make_shape("tiny"), backend, 0, packing)
     decoder = model.decoder
     arrays = arrays_of([decoder.layers, decoder.norm, decoder.lm_head])
-    assert weight_bytes(make_shape("tiny").text, 4) == sum(array.nbytes for array in arrays)
+    found = sum(array.nbytes for array in arrays)
+    assert weight_bytes(make_shape("tiny").text, 4, packing) == found
 
 
 def test_the_published_sizes_are_known() -> None:

@@ -86,6 +86,21 @@ def test_tables_have_a_line_for_each_row(name: str, call: Callable[..., Any]) ->
     assert ("note: 1 of 3 layers were run, as asked" in lines) == (name == "decode")
 
 
+@pytest.mark.parametrize("backend", CPU)
+@pytest.mark.parametrize("name", ["decode", "update"])
+def test_matrices_may_be_quantised(name: str, backend: str, call: Callable[..., Any]) -> None:
+    given = arguments(name, "--backend", backend, "--q-bits", 4, "--q-group-size", 32)
+    found = call(*given, "--json").json()
+    assert found["shape"]["quantization"] == {"bits": 4, "group_size": 32}
+    assert (
+        call(*arguments(name, "--backend", backend, "--json")).json()["shape"]["quantization"]
+        is None
+    )
+    layers = found["shape"]["layers"]
+    line = f"tiny: {layers} layers, 2 heads, 1 KV heads of 128, matrices in 4 bits, groups of 32"
+    assert line in call(*given).out.splitlines()
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_pictures_are_drawn(name: str, call: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "bench.png"
@@ -198,6 +213,19 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         ("bench", "attention", "--heads", 5, "--kv-heads", 2),
         "[shape] --heads must be a multiple of --kv-heads, both at least 1; got 5 and 2",
     ),
+    "q-bits": (
+        ("bench", "decode", "--q-bits", 3),
+        "[bench] --q-bits must be one of 4, 8, got 3",
+    ),
+    "q-group-alone": (
+        ("bench", "update", "--q-group-size", 32),
+        "[bench] --q-group-size is for --q-bits, which was not given",
+    ),
+    "q-bits-and-peer": (
+        ("bench", "decode", "--shape", "minicpm-o", "--q-bits", 4, "--peer", "torch"),
+        "[bench] --peer torch: no peer has quantised matrices like ours; leave out",
+    ),
+    "q-bits-of-a-session": (("bench", "session", "--q-bits", 4), "unknown arguments"),
     "head-size": (
         ("bench", "attention", "--head-dim", 7),
         "[rotary] head_dim must be even and positive, got 7",
@@ -251,7 +279,7 @@ def test_the_commands_of_the_page_are_understood(command: str) -> None:
 
 def test_the_page_shows_every_benchmark() -> None:
     assert {command.split()[1] for command in SHOWN} == set(SMALL)
-    assert len(SHOWN) == 10
+    assert len(SHOWN) == 12
 
 
 def test_equal_seeds_give_equal_cells(call: Callable[..., Any]) -> None:

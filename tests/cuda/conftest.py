@@ -43,7 +43,7 @@ class FakeArray(np.ndarray):  # type: ignore[type-arg]
         """CuPy spells the names in small letters."""
         return SimpleNamespace(c_contiguous=np.ndarray.flags.__get__(self).c_contiguous)
 
-    def set(self, values: NDArray[Any]) -> None:
+    def set(self, values: NDArray[Any], stream: Any) -> None:
         """Copy from the host."""
         self[...] = values
 
@@ -58,6 +58,7 @@ def fake_cupy() -> SimpleNamespace:
         empty_like=lambda array: np.empty_like(array).view(FakeArray),
         asarray=lambda array: np.asarray(array).view(FakeArray),
         split=np.split,
+        cuda=SimpleNamespace(get_current_stream=lambda: None),
     )
 
 

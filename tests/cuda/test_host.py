@@ -151,7 +151,8 @@ class DeviceArray(np.ndarray):  # type: ignore[type-arg]
     def flags(self) -> Any:
         return SimpleNamespace(c_contiguous=np.ndarray.flags.__get__(self).c_contiguous)
 
-    def set(self, values: NDArray[Any]) -> None:
+    def set(self, values: NDArray[Any], stream: Any) -> None:
+        assert not stream.recording
         self[...] = values
 
 
@@ -170,7 +171,13 @@ def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
 
         return made
 
-    makers = ("empty", "zeros", "full", "asarray", "ascontiguousarray", "concatenate", "empty_like")
+    makers = {name: getattr(np, name) for name in ("zeros", "full", "asarray", "concatenate")}
+    makers |= {
+        "ascontiguousarray": np.ascontiguousarray,
+        # Kernels are not run: the host reads zeros where they would have written.
+        "empty": np.zeros,
+        "empty_like": np.zeros_like,
+    }
     device = SimpleNamespace(
         compute_capability=capability, attributes={"MaxSharedMemoryPerBlockOptin": 101_376}
     )
@@ -189,7 +196,7 @@ def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
         cuda=cuda,
         asnumpy=np.asarray,
         get_default_memory_pool=lambda: pool,
-        **{name: on_device(getattr(np, name)) for name in makers},
+        **{name: on_device(make) for name, make in makers.items()},
     )
 
 
@@ -298,6 +305,32 @@ def test_a_pass_launches_what_it_should(
     # The logits of the last token are one row in any case.
     assert ("matvec" in first) == halves
     assert ("cublas" in first) == (not halves or queries > 4)
+
+
+def test_a_replayed_pass_reads_its_own_step_whichever_was_prepared(
+    hopper: bool, launches: Launches
+) -> None:
+    backend = make_backend("bfloat16", hopper)
+    pools = backend.run(backend.new_pools, 1, 1, 128, 6)
+    x = backend.asarray(np.zeros((1, 256), np.float32))
+
+    def forward(x: Any, pools: Any, step: Step) -> Any:
+        return x
+
+    def words(prepared: tuple[Any, Step] | None, step: Step) -> list[int]:
+        if prepared is not None:
+            backend.run(backend.prepare, *prepared)
+        backend.run(backend.forward_pass, forward, x, pools, step)
+        (recording,) = pools.recorder._recordings.values()
+        found: list[int] = recording.step.words.tolist()
+        return found
+
+    first, second = step_of(100, 1, 0), step_of(101, 1, 0)
+    one, two = words(None, first), words(None, second)
+    assert one != two
+    assert words((pools, first), first) == one
+    assert words((pools, first), second) == two  # another step comes
+    assert words(None, first) == one  # what was prepared before is forgotten
 
 
 def quantized(

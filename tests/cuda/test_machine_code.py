@@ -31,7 +31,7 @@ def instructions(cubin: bytes) -> Iterator[int]:
                 yield struct.unpack_from("<H", cubin, place)[0] & 0xFFF
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90"])
 @pytest.mark.parametrize(
     ("file", "name"),
     [

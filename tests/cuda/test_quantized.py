@@ -152,6 +152,44 @@ def test_blocks_of_many_tiles(
 
 
 @HALVES
+@pytest.mark.parametrize("ring", [Ring(16, 256, 2), Ring(8, 256, 2), Ring(4, 64, 3)])
+def test_overlapping_launches_give_what_launches_in_turn_give(
+    multiprocessors: int,
+    dtype: str,
+    ring: Ring,
+    values: Callable[..., NDArray[Any]],
+    on_device: Callable[..., Any],
+    bits: Callable[..., NDArray[Any]],
+) -> None:
+    rng, hidden, inner = np.random.default_rng(6), 512, 1408
+    shapes = [(hidden, hidden), (inner, hidden), (inner, hidden), (hidden, inner)]
+    square, gate, up, down = ((Made(rng, dtype, *s, 4, 64).weight, None) for s in shapes)
+    norm = (on_device(values(rng, dtype, hidden)), EPS)
+    start = on_device(values(rng, dtype, 1, hidden))
+    matvec = QuantizedMatVec(Compiler(), multiprocessors, [ring])
+
+    def run(overlap: bool) -> Any:
+        x = start
+        for _ in range(40):
+            (y,) = matvec.multiply(x, [square], norm, overlap=overlap)
+            (inner,) = matvec.multiply(y, [gate, up], norm, gated=True, overlap=overlap)
+            (x,) = matvec.multiply(inner, [down], residual=x, overlap=overlap)
+        return x
+
+    in_turn = bits(run(overlap=False))
+    stream = cp.cuda.Stream(non_blocking=True)
+    cp.cuda.Device().synchronize()
+    with stream:
+        run(overlap=True)
+        stream.begin_capture()
+        recorded = run(overlap=True)
+        graph = stream.end_capture()
+        for _ in range(20):
+            graph.launch(stream)
+            assert np.array_equal(bits(recorded), in_turn)
+
+
+@HALVES
 @KINDS
 @pytest.mark.parametrize("tokens", [3, 20])
 def test_what_is_not_finite_stays_in_its_row_and_column(

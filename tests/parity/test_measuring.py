@@ -42,6 +42,24 @@ def test_random_arrays_have_the_backends_dtype(backend: Backend) -> None:
     assert dtype.rpartition(".")[2] == backend.dtype
 
 
+def test_every_bit_of_random_words_is_random(any_backend: Backend) -> None:
+    def draw(seed: int) -> NDArray[Any]:
+        words = any_backend.run(any_backend.random_words, (DRAWS // 8, 8), seed)
+        assert str(words.dtype).rpartition(".")[2] == "uint32"
+        # No operation brings words to the host; arrays of all libraries have `tolist`.
+        return np.array(words.tolist(), np.uint32)
+
+    words = draw(3)
+    assert words.shape == (DRAWS // 8, 8)
+    ones = (words[..., None] >> np.arange(32, dtype=np.uint32)) & 1
+    # Five standard deviations of a fair coin's mean, for each of the 32 bits and 8 columns.
+    assert np.abs(ones.mean(axis=(0, 1)) - 0.5).max() < 2.5 / math.sqrt(DRAWS)
+    assert np.abs(ones.mean(axis=(0, 2)) - 0.5).max() < 2.5 / math.sqrt(4 * DRAWS)
+    assert np.abs(np.corrcoef(ones.reshape(-1, 32).T) - np.eye(32)).max() < 5 / math.sqrt(DRAWS)
+    np.testing.assert_array_equal(words, draw(3))
+    assert not np.array_equal(words, draw(4))
+
+
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,)])
 def test_random_arrays_of_any_shape(any_backend: Backend, shape: tuple[int, ...]) -> None:
     assert drawn(any_backend, shape, 1.0, 0).shape == shape

@@ -67,6 +67,14 @@ REFUSALS: dict[str, tuple[Callable[[Given], Any], str]] = {
         lambda g: g.backend.random_normal((2,), 1.0, -1),
         "[random_normal] sizes, scale and seed must be at least 0, got (2,), 1.0 and -1",
     ),
+    "random-words-size": (
+        lambda g: g.backend.random_words((2, -1), 0),
+        "[random_words] sizes and seed must be at least 0, got (2, -1) and 0",
+    ),
+    "random-words-seed": (
+        lambda g: g.backend.random_words((2,), -1),
+        "[random_words] sizes and seed must be at least 0, got (2,) and -1",
+    ),
     "timed-never": (
         lambda g: g.backend.timed(lambda index: None, 0),
         "[timed] repeat must be at least 1, got 0",

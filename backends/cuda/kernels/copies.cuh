@@ -106,6 +106,16 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
       : "memory");
 }
 
+// The same for what others read too.
+__device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes,
+                                          unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // Before a bulk copy over shared memory that this thread has read or written itself: such copies
 // keep no order with ordinary accesses. If another thread starts the copy, a barrier follows.
 __device__ __forceinline__ void fence_before_copy() {

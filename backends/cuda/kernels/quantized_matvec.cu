@@ -10,26 +10,29 @@
 //   bias_0..2   (height_i,) T or null
 //   residual    (tokens, height_0) T or null, added to out_0
 //   out_0..2    (tokens, height_i) T
-//   early       0 to slots
+//   pieces      of a row: width / columns, rounded up
+//   each, more  outputs of a block; the first `more` blocks have one more. Gated ones count once
 //   gated: out_0 = silu(x weight_0^T + bias_0) * (x weight_1^T + bias_1); both factors are rounded
 //   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
 //
 // T: __half or __nv_bfloat16. A group's products with the codes are summed in float, then times its
 // scale, plus its shift times the sum of its x; one rounding at the end. What is infinite in x may
-// come out as NaN. Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16 or 8 bits), best
-// one a multiprocessor; each takes an equal share of the rows. Shared memory, in bytes, with
-// `groups` rounded up to an even number: warps slots (16 pitch(columns BITS / 8) + 512 reads) + 16
-// (tokens + norm) x_pitch(width) + 4 TOKENS (groups + 16 (batch (1 + gated) + warps - 1)), where
-// `reads` is columns / GROUP in eights. Reference: `linear`, `rms_norm`, `swiglu` of
-// backends/reference/backend.py with the weights of omnitide/dequantize.py.
+// come out as NaN. Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16 or 8 bits). Shared
+// memory, in bytes, with `groups` rounded up to an even number: warps slots (16 pitch(columns BITS
+// / 8) + 512 reads) + 16 (tokens + norm) x_pitch(width) + 4 TOKENS (groups + 16 (batch (1 + gated)
+// + warps - 1)) + 8 batch (1 + gated), where `reads` is columns / GROUP in eights. Reference:
+// `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py with the weights of
+// omnitide/dequantize.py.
 //
 // A block's rows are cut into tiles of 16, a tile into pieces of `columns` columns, an even number
 // of groups, at most 16. Of the pieces of a batch of `batch` tiles each warp takes an equal run. A
 // warp has `slots` (1 to 8) places of its own that codes and scales are copied to asynchronously,
 // so that no warp waits for another while weights flow. The tensor cores multiply a tile by 8 rows
 // of x. A warp's sums of a tile go to shared memory; when a batch is done, one thread an output
-// adds them up. x is asked for before the weights: behind these it would arrive when they all have.
-// Only where the predecessor may still run, `early` places are filled first.
+// adds them up.
+//
+// Where launches overlap, all places are filled while the predecessor still runs. Then x comes in
+// one bulk copy, which need not queue behind the weights' copies. Older chips ask for x first.
 #include "copies.cuh"
 #include "overlap.cuh"
 #include "packs.cuh"
@@ -40,21 +43,21 @@
 
 constexpr int TILE = 16;  // rows
 constexpr int MAX_WARPS = 16;
-[[maybe_unused]] constexpr int MAX_SLOTS = 8;  // only chips with bulk copies have barriers
-constexpr int SCALES = 32 * 2 * READ;          // bytes of a tile's scales and shifts of READ groups
-
-// Chips with bulk copies use them, unless told not to, to test what the others do.
-#if __CUDA_ARCH__ >= 900 && !defined(PLAIN_COPIES)
-#define BULK_COPIES 1
-#else
-#define BULK_COPIES 0
-#endif
+constexpr int SCALES = 32 * 2 * READ;  // bytes of a tile's scales and shifts of READ groups
 
 // Bytes from row to row in a slot, so that the lanes that read 4 WORDS bytes each of 8 rows meet
 // no bank twice.
 template <int WORDS>
 __device__ __forceinline__ int pitch_of(int bytes) {
   return (bytes - 16 * WORDS + 127) / 128 * 128 + 16 * WORDS;
+}
+
+// What the predecessor may have written, from the L2 cache. Stays behind `wait_for_predecessor`.
+template <typename T>
+__device__ __forceinline__ T load_late(const T* from) {
+  unsigned short bits;
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(from) : "memory");
+  return *reinterpret_cast<T*>(&bits);
 }
 
 // An equal share of things in a row; the first shares hold one more.
@@ -64,13 +67,6 @@ struct Share {
   __device__ __forceinline__ static Share of(int things, int shares, int index) {
     const int each = things / shares, more = things % shares;
     return {each * index + min(index, more), each + (index < more ? 1 : 0)};
-  }
-
-  // Whose share holds a thing.
-  __device__ __forceinline__ static int owner(int thing, int things, int shares) {
-    const int each = things / shares, more = things % shares, longer = more * (each + 1);
-    const bool is_longer = thing < longer;
-    return (is_longer ? thing : thing - longer) / (each + is_longer) + (is_longer ? 0 : more);
   }
 };
 
@@ -138,8 +134,8 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
                      const T* scales_1, const T* scales_2, const T* shifts_0, const T* shifts_1,
                      const T* shifts_2, const T* bias_0, const T* bias_1, const T* bias_2,
                      const T* residual, T* out_0, T* out_1, T* out_2, int height_0, int height_1,
-                     int height_2, int tokens, int width, int columns, int slots, int batch,
-                     int early, bool gated) {
+                     int height_2, int tokens, int width, int columns, int pieces, int slots,
+                     int batch, int each, int more, bool gated) {
   constexpr int FOLD = GROUP < 64 ? GROUP : 64;  // columns that four lanes read at once
   constexpr int WORDS = FOLD * BITS / 128;       // of codes of a row, a lane's share of these
   constexpr int PACKS = FOLD / 32;               // of x, the same
@@ -165,7 +161,10 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   // Two tokens' packs that lanes read at once meet no bank twice.
   const int x_pitch = PACKS == 2 ? even_packs + 1 : even_packs | 4;
   float* sums = reinterpret_cast<float*>(inputs + (tokens + (norm_weight != nullptr)) * x_pitch);
-  float* partials = sums + even_groups * TOKENS;
+  // The first and the last warp that add to a segment, then their sums.
+  const int sides = gated ? 2 : 1;
+  int* owners = reinterpret_cast<int*>(sums + even_groups * TOKENS);
+  float* partials = reinterpret_cast<float*>(owners + 2 * batch * sides);
 
   // Starts the copy of this thread's packs of some rows.
   auto fetch = [&](int to, const T* from, int rows) {
@@ -178,22 +177,23 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       }
     }
   };
-  auto fetch_x = [&] {
-    wait_for_predecessor();
-    fetch(0, x, tokens);
-    if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
-    close_group();
-  };
   let_successor_start();
-  if (early == 0) fetch_x();
+#if __CUDA_ARCH__ >= 900
+  __shared__ __align__(8) unsigned long long x_is_here;
+  if (thread == 0) {
+    barrier_init(shared_address(&x_is_here), 1);
+    barrier_publish();
+  }
+#else
+  fetch(0, x, tokens);
+#endif
+  if (norm_weight != nullptr) fetch(tokens, norm_weight, 1);
+  close_group();
 
   // Some blocks have one output more than others.
-  const int all = gated ? height_0 : height_0 + height_1 + height_2;
-  const Share share = Share::of(all, gridDim.x, blockIdx.x);
-  const int begin = share.begin, count = share.count;
-  const int sides = gated ? 2 : 1;
+  const int begin = each * blockIdx.x + min(static_cast<int>(blockIdx.x), more);
+  const int count = each + (static_cast<int>(blockIdx.x) < more ? 1 : 0);
   const int tiles = (count + TILE - 1) / TILE;
-  const int pieces = (width + columns - 1) / columns;
 
   // The matrix that holds a row of the block, and which of its rows that is.
   auto find = [&](int row, int side, int& local) {
@@ -209,86 +209,66 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     return matrix == 0 ? first : matrix == 1 ? second : third;
   };
   const int row_bytes = width / 8 * BITS;
-  // Where the codes of a row of a segment begin.
-  auto codes_of = [&](int segment, int at) {
-    int row;
-    const int matrix = find(segment / sides * TILE + at, segment % sides, row);
+  // A lane copies 16 bytes, a chunk, of a row; the lanes together as many rows at once as they can,
+  // a power of two.
+  const int whole_chunks = columns * BITS / 128;
+  const int last_chunks = (width - (pieces - 1) * columns) * BITS / 128;
+  const int row_shift = min(32 - __clz(whole_chunks - 1), 5);
+  const int rows_at_once = 32 >> row_shift;
+  const int lane_row = lane >> row_shift, lane_chunk = lane & ((1 << row_shift) - 1);
+  // Of the segment that is being copied: rows; where the codes of this lane's first row begin if
+  // all rows are of one matrix; and where the scales of row lane % TILE begin or, for the upper
+  // half of the lanes, shifts.
+  int rows = 0, located = -1;
+  bool same_matrix = true;
+  const unsigned char* codes_from = nullptr;
+  const T* scales_from = nullptr;
+  auto codes_of = [&](int matrix, int row) {
     return reinterpret_cast<const unsigned char*>(choose(matrix, codes_0, codes_1, codes_2)) +
            static_cast<long long>(row) * row_bytes;
   };
-  // Of the segment that is being copied: rows; where the codes of this lane's row begin, or of the
-  // first row if copies aren't bulk, and whether the last is of the same matrix; and where its
-  // scales begin or, for the upper half of the lanes, shifts. Lane % TILE is its row.
-  int rows = 0, located = -1;
-  const unsigned char* codes_from = nullptr;
-  [[maybe_unused]] bool same_matrix = true;
-  const T* scales_from = nullptr;
   auto locate = [&](int segment) {
-    const int first = segment / sides * TILE;
+    const int first = (gated ? segment / 2 : segment) * TILE, side = gated ? segment % 2 : 0;
     rows = min(TILE, count - first);
     int row;
-    [[maybe_unused]] const int last = find(first + rows - 1, segment % sides, row);
-    const int at = min(lane % TILE, rows - 1);
-    const int matrix = find(first + at, segment % sides, row);
+    const int last = find(first + rows - 1, side, row);
+    int matrix = find(first + min(lane % TILE, rows - 1), side, row);
     scales_from = (lane < TILE ? choose(matrix, scales_0, scales_1, scales_2)
                                : choose(matrix, shifts_0, shifts_1, shifts_2)) +
                   static_cast<long long>(row) * groups;
-#if BULK_COPIES
-    codes_from = codes_of(segment, at);
-#else
-    codes_from = codes_of(segment, 0);
-    same_matrix = find(first, segment % sides, row) == last;
-#endif
+    matrix = find(first, side, row);
+    codes_from = codes_of(matrix, row + lane_row);
+    same_matrix = matrix == last;
     located = segment;
   };
   const int alignment = alignment_of_scales(groups | per_piece);
-#if !BULK_COPIES
-  // Of 16 bytes, in a row of a piece; and which of whole pieces this lane copies if all lanes
-  // together copy a number of rows at once, a power of two.
-  const int whole_chunks = columns * BITS / 128;
-  const int last_chunks = (width - (pieces - 1) * columns) * BITS / 128;
-  const bool by_rows = whole_chunks <= 32 && (whole_chunks & (whole_chunks - 1)) == 0;
-  const int row_shift = __ffs(whole_chunks) - 1, turn_shift = by_rows ? 5 - row_shift : 0;
-  const int rows_at_once = 1 << turn_shift;
-  const int lane_row = lane >> row_shift, lane_byte = (lane & (whole_chunks - 1)) * 16;
-  const int lane_to = lane_row * pitch + lane_byte;
-  const long long lane_from = static_cast<long long>(lane_row) * row_bytes + lane_byte;
-#endif
   // Copies the codes and scales of a place to a slot.
-  auto fill = [&](Place place, int slot, [[maybe_unused]] unsigned barrier) {
+  auto fill = [&](Place place, int slot) {
     if (place.segment != located) locate(place.segment);
-    const int first = place.piece * columns;
     unsigned char* to = ring + slot * slot_bytes;
-    const unsigned codes_to = shared_address(to);
-    const unsigned char* from = codes_from + first / 8 * BITS;
-#if BULK_COPIES
-    const int bytes = min(columns, width - first) * BITS / 8;
-    if (lane == 0) barrier_expect(barrier, rows * bytes);
-    __syncwarp();
-    if (lane < rows) copy_bulk(codes_to + lane * pitch, from, bytes, barrier, evict_first());
-#else
     const int chunks = place.piece < pieces - 1 ? whole_chunks : last_chunks;
-    if (same_matrix && by_rows && chunks == whole_chunks) {
-      const unsigned char* source = from + lane_from;
-      unsigned target = codes_to + lane_to;
-      int at = lane_row;
-#pragma unroll 4
-      for (int turn = (rows + rows_at_once - 1) >> turn_shift; turn > 0; --turn) {
-        if (at < rows) copy_16(target, source);
-        at += rows_at_once;
-        source += rows_at_once * row_bytes;
-        target += rows_at_once * pitch;
-      }
-    } else {
 #pragma unroll 1
-      for (int chunk = lane; chunk < rows * chunks; chunk += 32) {
-        const int at = chunk / chunks, byte = chunk % chunks * 16;
-        const unsigned char* of_row = same_matrix ? from + static_cast<long long>(at) * row_bytes
-                                                  : codes_of(place.segment, at) + first / 8 * BITS;
-        copy_16(codes_to + at * pitch + byte, of_row + byte);
+    for (int chunk = lane_chunk; chunk < chunks; chunk += 32) {
+      const int byte = place.piece * whole_chunks * 16 + chunk * 16;
+      unsigned target = shared_address(to) + lane_row * pitch + chunk * 16;
+      if (same_matrix) {
+        const unsigned char* source = codes_from + byte;
+#pragma unroll 4
+        for (int row = lane_row; row < rows; row += rows_at_once) {
+          copy_16(target, source);
+          target += rows_at_once * pitch;
+          source += rows_at_once * row_bytes;
+        }
+      } else {
+#pragma unroll 1
+        for (int row = lane_row; row < rows; row += rows_at_once) {
+          int local;
+          const int matrix = find(place.segment * TILE + row, 0, local);
+          copy_16(target, codes_of(matrix, local) + byte);
+          target += rows_at_once * pitch;
+        }
       }
     }
-#endif
     const int first_group = place.piece * per_piece;
     const int live = lane % TILE < rows ? min(per_piece, groups - first_group) : 0;
     unsigned char* scales_to = to + TILE * pitch + lane * (2 * READ);
@@ -298,9 +278,6 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
                   scales_from + (start < live ? first_group + start : 0), live - start, alignment);
     }
     if (alignment == 2) __syncwarp();
-#if BULK_COPIES
-    barrier_arrive_after_copies(barrier);
-#endif
   };
   // This warp's run in a batch of tiles.
   auto run_of = [&](int first) {
@@ -311,77 +288,58 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   // What is to be copied next, in the batch that begins with `next_first`.
   int next_first = 0;
   Place next = run_of(0);
-  auto fill_next = [&](int slot, unsigned barrier) {
+  auto fill_next = [&](int slot) {
     while (next.left == 0 && next_first + batch < tiles) {
       next_first += batch;
       next = run_of(next_first);
     }
-    if (next.left == 0) return;
-    fill(next, slot, barrier);
-    next.advance(pieces);
+    if (next.left > 0) {
+      fill(next, slot);
+      next.advance(pieces);
+    }
+    close_group();
   };
-  // What is added to a product; up's in y.
-  auto addend = [&](int row, int token) {
+  // What is added to a product: biases, up's in y, and what the predecessor may have written.
+  auto biases_of = [&](int row) {
     int local;
     const int matrix = find(row, 0, local);
     const T* bias = choose(matrix, bias_0, bias_1, bias_2);
     float2 added = make_float2(0.0f, 0.0f);
     if (bias != nullptr) added.x = to_float(bias[local]);
     if (gated && bias_1 != nullptr) added.y = to_float(bias_1[local]);
-    if (residual != nullptr) {
-      added.x += to_float(__ldcg(residual + static_cast<long long>(token) * height_0 + local));
-    }
     return added;
   };
-
-#if BULK_COPIES
-  __shared__ __align__(8) unsigned long long barriers[MAX_WARPS * MAX_SLOTS];
-  const unsigned first_barrier = shared_address(barriers + warp * MAX_SLOTS);
-  if (lane == 0) {  // one lane alone: checking tools mix up what several do at once
-#pragma unroll 1
-    for (int slot = 0; slot < slots; ++slot) barrier_init(first_barrier + slot * 8, 1 + 32);
-  }
-  barrier_publish();
-  __syncwarp();
-#else
-  const unsigned first_barrier = 0;
-#endif
-#pragma unroll 1
-  for (int slot = 0; slot < slots; ++slot) {
-    if (slot > 0 && slot == early) fetch_x();
-    fill_next(slot, first_barrier + slot * 8);
-#if !BULK_COPIES
-    close_group();
-#endif
-  }
-  if (early == slots) fetch_x();
-  // The first and last warp, and for up in the upper half, that add to an output of a batch.
-  auto owners = [&](int first, int row) {
-    const int units = (min(first + batch, tiles) - first) * sides * pieces;
-    unsigned held = 0;
-#pragma unroll 1
-    for (int side = sides - 1; side >= 0; --side) {
-      const int segment = row / TILE * sides + side;
-      held = held << 16 | Share::owner((segment + 1) * pieces - 1, units, warps) << 8 |
-             Share::owner(segment * pieces, units, warps);
-    }
-    return held;
+  auto residual_at = [&](int row, int token) {
+    return residual + (static_cast<long long>(token) * height_0 + begin + row);
   };
-  // Of the thread's first output: these come while x does.
-  const int first_rows = min(batch * TILE, count);
-  float2 added = make_float2(0.0f, 0.0f);
-  unsigned held_by = 0;
-  if (thread < first_rows * tokens) {
-    added = addend(thread % first_rows, thread / first_rows);
-    held_by = owners(0, thread % first_rows);
-  }
-#if BULK_COPIES
-  wait_for_groups<0>();
-#else
-  wait_for_groups_but(slots - early);
-#endif
 
-  // A thread's own copies are the ones that it may read before a barrier.
+#pragma unroll 1
+  for (int slot = 0; slot < slots; ++slot) fill_next(slot);
+  // Of the thread's first output. What comes late is converted where it is needed.
+  const int first_rows = min(batch * TILE, count);
+  const bool adds = thread < first_rows * tokens;
+  const int first_row = thread % first_rows;
+  float2 added = make_float2(0.0f, 0.0f);
+  if (adds) added = biases_of(first_row);
+  T added_residual = from_float<T>(0.0f);
+  const T* its_residual =
+      adds && residual != nullptr ? residual_at(first_row, thread / first_rows) : nullptr;
+  wait_for_predecessor();
+  if (its_residual != nullptr) added_residual = load_late(its_residual);
+#if __CUDA_ARCH__ >= 900
+  __syncthreads();  // the barrier is there
+  if (thread == 0) {
+    const unsigned bytes = width * sizeof(T), barrier = shared_address(&x_is_here);
+    barrier_expect(barrier, tokens * bytes);
+    for (int token = 0; token < tokens; ++token) {
+      copy_bulk(shared_address(inputs + token * x_pitch), x + static_cast<long long>(token) * width,
+                bytes, barrier);
+    }
+  }
+  barrier_wait(shared_address(&x_is_here), 0);
+#endif
+  wait_for_groups_but(slots);  // this thread's share of the norm's weights, and of x
+
   if (norm_weight != nullptr) {
 #pragma unroll 1
     for (int token = 0; token < tokens; ++token) {
@@ -438,17 +396,12 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   const Parts<T, BITS> parts;
   float total[GRID_TILES][4] = {};
   int slot = 0;
-  [[maybe_unused]] unsigned parity = 0;
 #pragma unroll 1
   for (int first = 0; first < tiles; first += batch) {
 #pragma unroll 1
     for (Place place = run_of(first); place.left > 0;) {
-#if BULK_COPIES
-      barrier_wait(first_barrier + slot * 8, parity);
-#else
       wait_for_groups_but(slots - 1);
       __syncwarp();
-#endif
       const int first_group = place.piece * per_piece;
       const int live = min(per_piece, groups - first_group);
       const unsigned char* from_slot = ring + slot * slot_bytes;
@@ -519,18 +472,15 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
         packs_of_x += READ * GROUP / 8;
         sums_of_x += READ * TOKENS;
       }
-#if BULK_COPIES
-      fence_before_copy();
-#endif
       __syncwarp();
-      fill_next(slot, first_barrier + slot * 8);
-#if !BULK_COPIES
-      close_group();
-#endif
-      const int segment = place.segment;
+      fill_next(slot);
+      const int segment = place.segment - first * sides;
+      const bool ends = place.piece == pieces - 1;
+      if (lane == 0 && place.piece == 0) owners[2 * segment] = warp;
+      if (lane == 0 && ends) owners[2 * segment + 1] = warp;
       place.advance(pieces);
-      if (place.segment != segment || place.left == 0) {
-        float* to = partials + (segment - first * sides + warp) * (TILE * TOKENS);
+      if (ends || place.left == 0) {
+        float* to = partials + (segment + warp) * (TILE * TOKENS);
         if constexpr (TOKENS == 1) {
           if (c == 0) to[g] = total[0][0], to[g + 8] = total[0][2];
           total[0][0] = total[0][2] = 0.0f;
@@ -546,17 +496,17 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
           }
         }
       }
-      if (++slot == slots) slot = 0, parity ^= 1;
+      if (++slot == slots) slot = 0;
     }
     __syncthreads();
 
     // A segment's sum, in the order of its pieces. Of every two neighbours in (segment, warp) one
     // number is greater, so that both numbers' sum tells them apart.
     const int last = min(first + batch, tiles);
-    auto product = [&](int segment, int at, unsigned by) {
+    auto product = [&](int segment, int at) {
       float sum = 0.0f;
 #pragma unroll 2
-      for (int i = by & 0xff; i <= static_cast<int>(by >> 8 & 0xff); ++i) {
+      for (int i = owners[2 * segment]; i <= owners[2 * segment + 1]; ++i) {
         sum += partials[(segment + i) * (TILE * TOKENS) + at];
       }
       return sum;
@@ -567,12 +517,14 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       const int row = output % live_rows, token = output / live_rows;
       const int segment = row / TILE * sides, at = row % TILE * TOKENS + token;
       if (first > 0 || output >= threads) {
-        added = addend(first * TILE + row, token);
-        held_by = owners(first, row);
+        added = biases_of(first * TILE + row);
+        if (residual != nullptr) {
+          added_residual = load_late(residual_at(first * TILE + row, token));
+        }
       }
-      float result = product(segment, at, held_by) + added.x;
+      float result = product(segment, at) + (added.x + to_float(added_residual));
       if (gated) {
-        const float up = product(segment + 1, at, held_by >> 16) + added.y;
+        const float up = product(segment + 1, at) + added.y;
         result = to_float(from_float<T>(result));
         result = result / (1.0f + expf(-result)) * to_float(from_float<T>(up));
       }
