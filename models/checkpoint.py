@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from omnitide.backend import Array, Backend, Weight
 from omnitide.errors import CheckpointError
+from omnitide.figures import ITEMSIZES
 from omnitide.models.headers import (
     CONVERSION_FILE,
     FLOAT_TYPES,
@@ -25,6 +28,7 @@ from omnitide.models.quantized import (
     QuantizedInfo,
     QuantizedParts,
     gather_parts,
+    kept_as_floats,
     quantization_of,
     read_matrix,
 )
@@ -165,6 +169,9 @@ def _checked(
 def load_tensors(backend: Backend, tensors: Mapping[str, WeightInfo]) -> dict[str, Weight]:
     """Read weights, file by file, floats in the backend's dtype. Keys stay as given.
 
+    Quantised matrices become floats where the backend keeps so few of them so
+    (`Backend.unpacked_bytes`).
+
     Raises:
         CheckpointError: The backend can't compute with the kind of a quantised one. Nothing was
             read.
@@ -172,12 +179,13 @@ def load_tensors(backend: Backend, tensors: Mapping[str, WeightInfo]) -> dict[st
     _check_modes(backend, tensors)
     arrays = _read_stored(backend, tensors.values())
     weights: dict[str, Weight] = {}
+    as_floats = kept_as_floats(tensors.values(), ITEMSIZES[backend.dtype], backend.unpacked_bytes)
     for name, info in tensors.items():
         if isinstance(info, TensorInfo):
             weights[name] = arrays.pop(info.name)
             continue
         parts = info.parts
-        weights[name] = QuantizedWeight(
+        packed = QuantizedWeight(
             packed=arrays.pop(parts.weight.name),
             scales=arrays.pop(parts.scales.name),
             biases=None if parts.biases is None else arrays.pop(parts.biases.name),
@@ -185,6 +193,7 @@ def load_tensors(backend: Backend, tensors: Mapping[str, WeightInfo]) -> dict[st
             group_size=info.group_size,
             mode=info.mode,
         )
+        weights[name] = backend.take(packed, np.arange(info.shape[0])) if as_floats else packed
     return weights
 
 

@@ -6,7 +6,7 @@ A family's folder has a module `outline` with `outline(checkpoint, name) -> Mode
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from omnitide.backend import Backend
 from omnitide.config import FamilyDefaults, MediaOptions
+from omnitide.figures import ITEMSIZES
 from omnitide.model import ModelSpec
 from omnitide.models import find_family
 from omnitide.models.checkpoint import (
@@ -23,7 +25,8 @@ from omnitide.models.checkpoint import (
     open_checkpoint,
     stored_tensors,
 )
-from omnitide.models.quantized import QuantizedInfo
+from omnitide.models.headers import TensorInfo
+from omnitide.models.quantized import QuantizedInfo, kept_as_floats
 from omnitide.models.text_config import TextConfig
 
 HIDDEN_ROWS = 8
@@ -84,6 +87,19 @@ class ModelOutline:
     encoder_values: Callable[[MediaOptions], int]
     stream_values: int = 0
     duplex: DuplexOutline | None = None
+
+    def kept_by(self, backend: Backend) -> ModelOutline:
+        """This outline with the weights as the backend keeps them once they are loaded."""
+        itemsize, most_bytes = ITEMSIZES[backend.dtype], backend.unpacked_bytes
+        if not kept_as_floats(self.weights.values(), itemsize, most_bytes):
+            return self
+        weights = {
+            name: TensorInfo(info.parts.name, info.shape, "F32", info.parts.weight.file)
+            if isinstance(info, QuantizedInfo)
+            else info
+            for name, info in self.weights.items()
+        }
+        return replace(self, weights=weights)
 
     def weight_bytes(self, itemsize: int) -> int:
         """Bytes of all weights on a backend whose floats have `itemsize` bytes."""

@@ -6,8 +6,9 @@ config.json says of it must agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from omnitide.errors import CheckpointError
@@ -89,6 +90,18 @@ def gather_parts(
         elif not (name.endswith(_WEIGHT) and name.removesuffix(_WEIGHT) + _SCALES in tensors):
             gathered.append(info)
     return gathered, faults
+
+
+def kept_as_floats(
+    weights: Iterable[TensorInfo | QuantizedInfo], itemsize: int, most_bytes: int
+) -> bool:
+    """Whether a model's quantised matrices are made floats once, when they are loaded.
+
+    They are if all of them together take at most `most_bytes` as floats of `itemsize` bytes: a
+    small model is then fast, and a large one stays small.
+    """
+    values = sum(prod(info.shape) for info in weights if isinstance(info, QuantizedInfo))
+    return values * itemsize <= most_bytes
 
 
 def read_matrix(

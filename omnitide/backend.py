@@ -68,6 +68,7 @@ class Backend(Protocol):
     device: str  # in words
     prefill_step: int  # most tokens of one forward pass; longer units are prefilled in pieces
     quantized_modes: frozenset[str]  # modes of `QuantizedWeight` that it computes with
+    unpacked_bytes: int  # most that a model's quantised matrices may take, kept as floats; 0: never
     kv_bits: frozenset[int]  # of packed keys and values, beside its dtype
     pool_arrays: int  # of a layer: keys, values, and turned keys where it keeps them
 

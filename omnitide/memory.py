@@ -128,6 +128,7 @@ def memory_need(
         max_kv_size,
     )
     itemsize = ITEMSIZES[backend.dtype]
+    outline = outline.kept_by(backend)
     check_kv_bits(backend, kv_bits)
     spec = outline.spec
     token = spec.kv_bytes_per_token(itemsize) * backend.pool_arrays // 2

@@ -77,6 +77,12 @@ def minicpm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     return write
 
 
+@pytest.fixture
+def packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The NumPy backend leaves quantised matrices packed, as it does those of large models."""
+    monkeypatch.setattr("omnitide.backends.reference.backend.ReferenceBackend.unpacked_bytes", 0)
+
+
 @pytest.fixture(scope="session")
 def transformers_thinker() -> Callable[[Path], Any]:
     """The transformers thinker of a folder that `tiny_checkpoint` wrote, float32, on the CPU.

@@ -64,6 +64,7 @@ class CudaBackend:
     prefill_step = 4096
     quantized_modes = frozenset(MODES)
     pool_arrays = 3
+    unpacked_bytes = 0
     kv_bits: frozenset[int] = frozenset()
 
     def __init__(self, dtype: str, device: Device) -> None:

@@ -43,6 +43,7 @@ class ReferenceBackend(Composed):
 
     name = "reference"
     quantized_modes = frozenset(MODES)
+    unpacked_bytes = 1 << 27
 
     def __init__(self, dtype: str, device: str) -> None:
         self.dtype = dtype

@@ -73,6 +73,8 @@ def _show(outline: ModelOutline, backend: Backend, need: MemoryNeed) -> None:
     grid.add_column(overflow="fold")
     packed = sum(isinstance(info, QuantizedInfo) for info in outline.weights.values())
     kinds = f"{packed} of {len(outline.weights)} quantised" if packed else "none quantised"
+    if packed and outline.kept_by(backend) is not outline:
+        kinds += " and kept as floats"
     token = bytes_in_words(need.token_bytes)
     tokens = (
         f"grows by {token} a token"

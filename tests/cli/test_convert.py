@@ -191,6 +191,7 @@ def test_progress_in_lines_where_there_is_no_screen(
 
 
 # -- the memory of a run --------------------------------------------------------------------------
+@pytest.mark.usefixtures("packed_weights")
 @pytest.mark.parametrize("backend", ["reference", "mlx"])
 @pytest.mark.parametrize("policy", ["omnipick", "full"])
 def test_dry_run_tells_what_a_session_takes(
@@ -214,6 +215,19 @@ def test_dry_run_tells_what_a_session_takes(
         told[k] for k in ("weight_bytes", "kv_bytes", "scratch_bytes")
     )
     assert told["fits"] is True
+
+
+def test_dry_run_counts_small_matrices_as_the_floats_that_they_become(
+    call: Call, checkpoint: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "four"
+    call("convert", "--model", checkpoint, "--mlx-path", out)
+    command = ("generate", "--dry-run", "--backend", "reference", "--dtype", "float32")
+    told = call(*command, "--model", out, "--json").json()
+    plain = call(*command, "--model", checkpoint, "--json").json()
+    assert told["weight_bytes"] == plain["weight_bytes"]
+    assert told["scratch_bytes"] == plain["scratch_bytes"]
+    assert " quantised and kept as floats" in call(*command, "--model", out).out
 
 
 def test_dry_run_counts_turned_keys_where_a_backend_keeps_them(

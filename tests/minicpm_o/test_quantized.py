@@ -30,6 +30,8 @@ from omnitide.quantized import QuantizedWeight
 
 mx = pytest.importorskip("mlx.core", reason="MLX, the oracle, is not installed")
 
+pytestmark = pytest.mark.usefixtures("packed_weights")
+
 WEIGHTS = "model.safetensors"
 SCALES = ("scales", "biases")
 MEDIA = MediaOptions(fps=1.0, chunk_seconds=1.0)

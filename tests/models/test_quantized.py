@@ -25,6 +25,8 @@ from omnitide.models.qwen2_5_omni.tiny import tiny_config, write_random_checkpoi
 
 mx = pytest.importorskip("mlx.core", reason="MLX, the oracle, is not installed")
 
+pytestmark = pytest.mark.usefixtures("packed_weights")
+
 WEIGHTS = "model.safetensors"
 LAYER = "thinker.model.layers.0.mlp.gate_proj"
 DOWN = "thinker.model.layers.0.mlp.down_proj"

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from omnitide import MediaOptions, Session, load
-from omnitide.backends import load_backend
-from omnitide.cli import main
 from omnitide.config import RetentionConfig
 from omnitide.errors import ConfigError
 from omnitide.evaluation.results import Result, read_results
@@ -217,28 +215,6 @@ def test_a_stream_is_encoded_once_and_answers_are_the_model_s(
     _, after = remembering.encode_media(streams[0][1], remembering.new_stream())
     assert len(count) == 10
     assert after is not None
-
-
-def test_unpacked_weights_change_nothing(
-    tiny_checkpoint: Callable[..., Path], tmp_path: Path
-) -> None:
-    from training.measure.models import RememberingPlan, UnpackedBackend
-
-    packed = tmp_path / "packed"
-    given = ["--model", tiny_checkpoint(), "--mlx-path", packed, "--q-bits", 8]
-    assert main(["convert", *map(str, given)]) == 0
-    reference = load_backend("reference", "float32")
-    plain = load(packed, backend="reference", dtype="float32", media=MEDIA)
-    plan = RememberingPlan(str(packed), "reference", "float32")
-    unpacked: Any = plan.load()
-    assert isinstance(unpacked.backend, UnpackedBackend)
-    assert reference.name == unpacked.backend.name
-    heard = []
-    for model in (plain, unpacked):
-        session = Session(model, max_tokens=3)
-        session.append_text("Some words that are read before.")
-        heard.append([r.logprobs.tobytes() for r in session.ask("What?")])
-    assert heard[0] == heard[1]
 
 
 def test_layouts_that_disagree_are_counted() -> None:

@@ -10,15 +10,12 @@ from typing import Any
 
 from omnitide.backend import Backend
 from omnitide.backends import load_backend
-from omnitide.backends.reference.backend import Floats, ReferenceBackend
-from omnitide.dequantize import dequantize
 from omnitide.embedded import default_checkpoint
 from omnitide.evaluation.pool import LoadPlan
 from omnitide.media.chunk import MediaChunk
 from omnitide.model import EncodedUnit, OmniModel
 from omnitide.models import load_model
 from omnitide.models.hub import resolve
-from omnitide.quantized import QuantizedWeight
 
 
 class EncodesOnce:
@@ -52,35 +49,6 @@ class EncodesOnce:
         return self._known[key][:2]
 
 
-class UnpackedBackend(ReferenceBackend):
-    """The NumPy backend with quantised weights made floats once, not for each product."""
-
-    def __init__(self, dtype: str, device: str) -> None:
-        super().__init__(dtype, device)
-        self._floats: dict[int, tuple[QuantizedWeight, Floats]] = {}
-
-    def take(self, array: Floats | QuantizedWeight, rows: Any) -> Floats:
-        """Rows by int indices."""
-        return super().take(self._unpacked(array), rows)
-
-    def linear(
-        self,
-        x: Floats,
-        weight: Floats | QuantizedWeight,
-        bias: Floats | None = None,
-        residual: Floats | None = None,
-    ) -> Floats:
-        """x @ weight.T + bias + residual."""
-        return super().linear(x, self._unpacked(weight), bias, residual)
-
-    def _unpacked(self, weight: Floats | QuantizedWeight) -> Floats:
-        if not isinstance(weight, QuantizedWeight):
-            return weight
-        if id(weight) not in self._floats:
-            self._floats[id(weight)] = (weight, dequantize(weight, self._dtype))
-        return self._floats[id(weight)][1]
-
-
 @dataclass(frozen=True, slots=True)
 class RememberingPlan(LoadPlan):
     """A `LoadPlan` whose models remember."""
@@ -92,8 +60,6 @@ class RememberingPlan(LoadPlan):
             OmnitideError: See `omnitide.load`.
         """
         backend: Backend = load_backend(self.backend, self.dtype)
-        if isinstance(backend, ReferenceBackend):
-            backend = UnpackedBackend(backend.dtype, backend.device)
         folder = default_checkpoint() if self.model is None else resolve(self.model)
         name = self.model or "embedded default"
         model = backend.run(load_model, folder, backend, name=name, media=self.options.media)
