@@ -1,10 +1,11 @@
-"""A checkpoint that was made for small pictures says so, and everything that asks is told."""
+"""A checkpoint that was made for small pictures or for retention says so, and all are told."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from omnitide import load
 from omnitide.backend import Backend
-from omnitide.config import FamilyDefaults, MediaOptions
+from omnitide.config import FamilyDefaults, MediaOptions, family_retention
 from omnitide.errors import CheckpointError
 from omnitide.loading import defaults_of
 from omnitide.models import family_defaults, load_model
@@ -57,6 +58,27 @@ def test_what_is_no_number_of_pixels_is_refused(tmp_path: Path, wrong: Any) -> N
 def test_a_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="must hold a JSON object, got list"):
         own_defaults(FAMILY, write(tmp_path, []))
+
+
+def write_config(folder: Path, retention: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps({"retention": retention}))
+    return folder
+
+
+def test_what_a_checkpoint_says_of_retention_reaches_the_policies(tmp_path: Path) -> None:
+    found = own_defaults(FAMILY, write_config(tmp_path, {"image_sink": 0, "text_budget": 70}))
+    assert found == replace(FAMILY, image_sink=0, text_budget=70)
+    config = family_retention(found, audio_sink=3)
+    assert (config.image_sink, config.audio_sink, config.text_budget) == (0, 3, 70)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[], "none", 0, {"image_sink": -1}, {"image_sink": True}, {"image_sink": 1.0}, {"fps": 1}],
+)
+def test_what_says_no_retention_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"retention in .* must give numbers of tokens for"):
+        own_defaults(FAMILY, write_config(tmp_path, wrong))
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_omni", "minicpm_o"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from omnitide.backend import Backend
-from omnitide.config import MediaOptions
+from omnitide.config import FamilyDefaults, MediaOptions
 from omnitide.media.chunk import MediaChunk
+from omnitide.models import family_defaults
 from omnitide.units import UnitBuilder, UnitKind
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -45,6 +47,24 @@ def folder(
     folder = tmp_path_factory.mktemp("full")
     write_full(thinker.state_dict(), tiny_settings, tokenizer_folder, folder)
     return folder
+
+
+def test_the_command_writes_what_it_was_told_of_retention(
+    thinker: Any, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    from training.export import main
+    from training.learn import snapshots
+
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(tokenizer_folder, run)
+    state = {"model": thinker.state_dict(), "step": 3, "options": {"settings": "tiny"}}
+    snapshots.save(run, state)
+    assert main([f"--run={run}", f"--out={out}", "--keep=image_sink=0,text_budget=70"]) == 0
+    kept = family_defaults(out)
+    assert (kept.image_sink, kept.text_budget) == (0, 70)
+    assert kept.audio_sink == FamilyDefaults().audio_sink
+    with pytest.raises(SystemExit):
+        main([f"--run={run}", f"--out={out}", "--keep=fps=1"])
 
 
 def _media(units: int) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from omnitide.convert.conversion import convert
 from omnitide.convert.planner import plan_conversion
 from omnitide.convert.recipe import Format, Recipe
 from omnitide.models.headers import SINGLE_FILE
+from omnitide.models.own_defaults import RETENTION
 from omnitide.models.qwen2_5_omni.image import CLIP_MEAN, CLIP_STD, MERGE, PATCH, TEMPORAL_PATCH
 from omnitide.models.qwen2_5_omni.model import DEFAULTS
 from omnitide.models.random_checkpoint import write_json
@@ -26,7 +27,11 @@ _TOKENIZER = ("tokenizer.json", "chat_template.json", "generation_config.json")
 
 
 def write_full(
-    weights: dict[str, Tensor], settings: Settings, tokenizer: Path, folder: Path
+    weights: dict[str, Tensor],
+    settings: Settings,
+    tokenizer: Path,
+    folder: Path,
+    retention: dict[str, int] | None = None,
 ) -> None:
     """Write a checkpoint in float32 and the published layout. Changes `folder`.
 
@@ -35,11 +40,13 @@ def write_full(
         settings: Its shape.
         tokenizer: Folder with the files that `rows.tokenizer.write` wrote.
         folder: Made if need be.
+        retention: What the model was found to need of older units, as `own_defaults` reads it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stored = {published(name): w.float().cpu().contiguous() for name, w in weights.items()}
     save_file(stored, folder / SINGLE_FILE, metadata={"format": "pt"})
-    write_json(folder / "config.json", settings.config())
+    own = {} if retention is None else {RETENTION: retention}
+    write_json(folder / "config.json", settings.config() | own)
     write_json(folder / "preprocessor_config.json", _preprocessor())
     for name in _TOKENIZER:
         shutil.copyfile(tokenizer / name, folder / name)
