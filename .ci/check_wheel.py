@@ -13,7 +13,9 @@ FOLDERS = {
     "models": "omnitide/models",
     "metal_shaders": "omnitide/metal_shaders",
 }
-SUFFIXES = {".py", ".cu", ".cuh", ".metal", ".json", ".jinja", ".safetensors", ".typed"}
+SUFFIXES = {
+    ".py", ".cu", ".cuh", ".metal", ".json", ".jinja", ".safetensors", ".typed", ".mp4", ".md",
+}  # fmt: skip
 
 
 def main(wheel: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,14 @@ def words_only(call: Call, checkpoint: Path) -> int:
 
 
 def test_default_run_says_words_on_stdout_and_the_rest_on_stderr(program: Call) -> None:
-    result = program("generate", "-m", 12)
+    # What ships: clip.json says of the last two seconds that nothing is said in them.
+    scene = json.loads((files("omnitide.assets") / "default" / "clip.json").read_text())["script"]
+    seen, heard = scene["pictures"][-1], scene["sounds"][-1]
+    assert (seen["kind"], heard["kind"]) == ("shape", None)
+    result = program("generate")
     assert result.code == 0
-    assert result.out.endswith("\n")
-    assert len(result.out.strip()) > 0
-    assert "untrained" in result.err
+    assert result.out == f"A {seen['text']} is shown. Nothing is said.\n"
+    assert "untrained" not in result.err
     for label in (
         "units",
         "seen",
@@ -77,6 +82,16 @@ def test_default_run_says_words_on_stdout_and_the_rest_on_stderr(program: Call) 
     ):
         assert label in result.err
     assert result.out.strip() not in result.err
+
+
+def test_words_of_random_weights_are_not_passed_off_as_meant(
+    call: Call, checkpoint: Path, media: Path
+) -> None:
+    result = call("generate", "--model", checkpoint, "--video", media / "film.mp4", "-m", 12)
+    assert result.code == 0
+    assert len(result.out.strip()) > 0
+    assert "its words mean nothing" in result.err
+    assert "(untrained, random weights)" in result.err
 
 
 def test_module_spellings_give_the_same_words(program: Call, media: Path) -> None:

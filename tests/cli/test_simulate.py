@@ -297,7 +297,7 @@ def test_a_hostile_trace_ends_with_a_message(call: Callable[..., Any], tmp_path:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, cache_home: Path) -> Any:
+def recorded(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Callable[..., Path]) -> Any:
     """A trace of a real run that evicts, asks and replies, and what the run reported."""
     folder = tmp_path_factory.mktemp("trace")
     film, trace, report = folder / "film.mp4", folder / "run.jsonl", folder / "run.json"
@@ -306,8 +306,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, cache_home: Path) -> Any:
     arguments = ["generate", "--video", film, "--trace", trace, "--json", "--ask-at", 6]
     arguments += ["--ask-at", 12, "--max-tokens", 9, "--high-watermark", 420]
     arguments += ["--low-watermark", 300, "--text-budget", 20, "--backend", "reference"]
+    arguments += ["--model", tiny_checkpoint()]
     with pytest.MonkeyPatch.context() as patch, report.open("w") as out:
-        patch.setenv("XDG_CACHE_HOME", str(cache_home))
         patch.setattr(sys, "stdout", out)
         assert main([str(a) for a in arguments]) == 0
     return trace, json.loads(report.read_text())

@@ -23,9 +23,10 @@ unix = pytest.mark.skipif(sys.platform == "win32", reason="signals and /dev are 
 
 @unix
 def test_reader_of_words_that_leaves(
-    start: Callable[..., subprocess.Popen[str]], media: Path
+    start: Callable[..., subprocess.Popen[str]], checkpoint: Path, media: Path
 ) -> None:
-    process = start("generate", "--image", media / "picture.png", "-m", 5000)
+    options = ("--model", checkpoint, "--image", media / "picture.png", "-m", 5000)
+    process = start("generate", *options)
     assert process.stdout is not None
     assert process.stderr is not None
     first = process.stdout.read(3)
@@ -63,8 +64,11 @@ def test_full_disk(program: Program, media: Path) -> None:
 
 @unix
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-"])
-def test_closed_streams(program_in_shell: Program, media: Path, closed: str) -> None:
-    result = program_in_shell(f"generate --image {media / 'picture.png'} -m 4 {closed}")
+def test_closed_streams(
+    program_in_shell: Program, checkpoint: Path, media: Path, closed: str
+) -> None:
+    given = f"--model {checkpoint} --image {media / 'picture.png'}"
+    result = program_in_shell(f"generate {given} -m 4 {closed}")
     assert result.returncode == 0
     assert (len(result.stdout.strip()) > 0) == (closed != "1>&-")
     assert ("tokens/s" in result.stderr) == (closed != "2>&-")
@@ -92,9 +96,9 @@ def program_in_shell(cache_home: Path) -> Callable[[str], subprocess.CompletedPr
 
 @unix
 def test_interrupt_reports_what_was_reached(
-    start: Callable[..., subprocess.Popen[str]], media: Path
+    start: Callable[..., subprocess.Popen[str]], checkpoint: Path, media: Path
 ) -> None:
-    options = ("--ask-at", 4, "-m", 50_000, "--json", "--verbose")
+    options = ("--model", checkpoint, "--ask-at", 4, "-m", 50_000, "--json", "--verbose")
     process = start("generate", "--video", media / "film.mp4", *options)
     assert process.stderr is not None
     assert "untrained" in process.stderr.readline()
@@ -136,9 +140,10 @@ def test_interrupted_reply_stays_as_far_as_it_got(
 
 @unix
 def test_interrupt_of_words_ends_the_line_and_shows_the_table(
-    start: Callable[..., subprocess.Popen[str]], media: Path
+    start: Callable[..., subprocess.Popen[str]], checkpoint: Path, media: Path
 ) -> None:
-    process = start("generate", "--image", media / "picture.png", "-m", 50_000)
+    options = ("--model", checkpoint, "--image", media / "picture.png", "-m", 50_000)
+    process = start("generate", *options)
     assert process.stdout is not None
     first = process.stdout.read(2)
     process.send_signal(signal.SIGINT)

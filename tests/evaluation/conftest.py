@@ -176,8 +176,13 @@ def ask() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def small(streaming: StreamingData, films: Callable[..., Path]) -> tuple[Any, ...]:
-    """Arguments of `omnitide eval` for three films with two questions each."""
+def small(
+    streaming: StreamingData, films: Callable[..., Path], tiny_checkpoint: Callable[..., Path]
+) -> tuple[Any, ...]:
+    """Arguments of `omnitide eval` for three films with two questions each.
+
+    The model is named, so that programs and workers take it too.
+    """
     names = [f"sample_{i}_real" for i in range(3)]
     streaming.write(
         "questions_real_stream.json",
@@ -190,7 +195,8 @@ def small(streaming: StreamingData, films: Callable[..., Path]) -> tuple[Any, ..
         ],
     )
     folder = films(*(f"{name}.mp4" for name in names))
-    return ("streamingbench", "--data", streaming.folder, "--videos", folder, *TINY)
+    model = ("--model", tiny_checkpoint())
+    return ("streamingbench", "--data", streaming.folder, "--videos", folder, *model, *TINY)
 
 
 def make_item(name: str, *questions: Question, clip: str = "", **tags: str) -> Item:

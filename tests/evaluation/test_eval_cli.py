@@ -345,16 +345,19 @@ def test_a_figure_of_watermarks_needs_some(tmp_path: Path) -> None:
 
 
 def test_a_card_holds_hash_settings_machine_versions_and_results(
-    call: Callable[..., Any], small: tuple[Any, ...], tmp_path: Path, cache_home: Path
+    call: Callable[..., Any],
+    small: tuple[Any, ...],
+    tiny_checkpoint: Callable[..., Path],
+    tmp_path: Path,
 ) -> None:
     out, card = tmp_path / "out", tmp_path / "CARD.md"
     assert call(*small, "--limit", 1, "--out", out, "--policy", "omnipick,full").code == 0
     assert call("card", out, out, "--output", card).code == 0
     text = card.read_text()
-    (folder,) = (cache_home / "omnitide").glob("model-*")
-    assert f"`{checkpoint_hash(folder)}`" in text
+    assert f"`{checkpoint_hash(tiny_checkpoint())}`" in text
     for words in (
-        "# embedded default", "The weights are random", "omnipick 2500/1800", "1 fps, 1 s a unit",
+        f"# {tiny_checkpoint()}", "The weights are random", "omnipick 2500/1800",
+        "1 fps, 1 s a unit",
         "reference on CPU", "python 3.", "temperature 0", "2 questions in 1 of 3 sessions",
         "| all", "session, s", "Nothing was left out.",
     ):  # fmt: skip
