@@ -35,8 +35,8 @@ def add_attention_map(commands: Any) -> None:
         help="show where a model's attention goes over a stream",
         description="Let a model follow a stream and show what it attends to: by modality, place "
         "in the unit and distance, head by head, with sink lengths and budgets that this speaks "
-        "for. With neither a model nor media, a tiny untrained model watches a synthetic clip. See "
-        "docs/evaluation.md.",
+        "for. With neither a model nor media, a small trained model follows the clip that ships "
+        "with it. See docs/evaluation.md.",
     )
     parser.set_defaults(program=parser.prog, command=_run_attention_map)
     text(parser, "NAME", "folder, or repository such as Qwen/Qwen2.5-Omni-3B", "--model")

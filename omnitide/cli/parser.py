@@ -75,8 +75,8 @@ def _add_generate(commands: Any) -> None:
         "generate",
         help="follow a stream and answer questions about it",
         description="Let a model watch and hear a stream, in bounded memory, and answer questions "
-        "about it. With neither a model nor media, a tiny untrained model watches a synthetic "
-        "clip. Replies go to stdout, everything else to stderr.",
+        "about it. With neither a model nor media, a small trained model follows the clip that "
+        "ships with it. Replies go to stdout, everything else to stderr.",
     )
     parser.set_defaults(program=parser.prog, command=_run_generate)
     text(parser, "NAME", "folder, or repository such as Qwen/Qwen2.5-Omni-3B", "--model")
