@@ -1,8 +1,8 @@
 """The embedded default: what `omnitide generate` runs when it is given nothing.
 
-Checkpoint and clip are data: what lies in the folder `assets/default/` is used as it is. Where there
-are no weights, as in a checkout without them, small random ones are made once and kept in the
-user's cache folder; where there is no clip, a synthetic one is. The default of duplex streams is always a made one.
+Checkpoint and clip are data: what lies in the folder `assets/default/` is used as it is. Where it
+holds no weights, small random ones are made once and kept in the user's cache folder; where it
+holds no clip, a synthetic one is. The default of duplex streams is always a made one.
 """
 
 from __future__ import annotations
