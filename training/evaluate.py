@@ -12,10 +12,11 @@ from pathlib import Path
 
 from omnitide.config import MediaOptions
 from omnitide.errors import ConfigError, OmnitideError
+from omnitide.evaluation.manifest import Manifest
 from omnitide.evaluation.report import write_summary, write_text
-from omnitide.evaluation.results import read_results
+from omnitide.evaluation.results import Results, read_results
 from omnitide.evaluation.runner import RunOptions
-from omnitide.evaluation.setting import parse_policies, parse_watermarks
+from omnitide.evaluation.setting import FULL, parse_policies, parse_watermarks
 from omnitide.evaluation.summary import summarise
 from omnitide.policies import POLICIES
 from training.measure.models import RememberingPlan
@@ -93,19 +94,41 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"[recall] --speech must be a bank, there is none at {bank}; make it")
     dataset = recall.read(made, options.streams, str(bank))
     plan = RememberingPlan(options.model, options.backend, options.dtype, RunOptions(media=MEDIA))
-    describe_run(plan, made, dataset, bank).save(folder)
+    manifest = describe_run(plan, made, dataset, bank)
+    judged = None if options.counted_from is None else _judged(options.counted_from, manifest)
+    manifest.save(folder)
     code = follow(recall, dataset, settings, folder, plan, options.workers, options.minutes)
     results = read_results(folder)
     if not results.results:
         return code or 1
-    judged = results if options.counted_from is None else read_results(Path(options.counted_from))
-    counted = solved_tasks(summarise(judged, recall.scores))
+    counted = solved_tasks(summarise(judged or results, recall.scores))
     recall = Recall(counted)
     summary = write_summary(folder, recall)
     text = tables(summary, counted, results.results)
     write_text(folder / TABLES, text)
     print(text)
     return code
+
+
+def _judged(name: str, ours: Manifest) -> Results:
+    """Results by which tasks count: of the same model, with the full history.
+
+    Raises:
+        ConfigError: They are others.
+    """
+    found = read_results(Path(name))
+    for what in ("benchmark", "checkpoint"):
+        if getattr(found.manifest, what) != getattr(ours, what):
+            raise ConfigError(
+                f"[recall] --counted-from must hold results of the same {what}, {name} has "
+                "another; give the folder of this model's run"
+            )
+    if FULL not in found.settings:
+        raise ConfigError(
+            f"[recall] --counted-from must hold results of the policy {FULL}, {name} has none; "
+            f"run it there with --policy {FULL}"
+        )
+    return found
 
 
 if __name__ == "__main__":

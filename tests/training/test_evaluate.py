@@ -97,6 +97,26 @@ def test_tasks_may_count_by_another_split(
     assert "| (see) " in tables
 
 
+def test_tasks_count_by_no_other_results(
+    call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What would let every task count unseen, or another model's, is refused before the run."""
+    out, given = tmp_path / "out", ("--streams", 1, "--watermarks", "320/240")
+    assert call("--out", tmp_path / "cut", *given, "--policy", "fifo") == 0
+    manifest = tmp_path / "cut" / "run.json"
+    for change, message in (
+        ({}, "must hold results of the policy full"),
+        ({"checkpoint": "0"}, "must hold results of the same checkpoint"),
+        ({"benchmark": "needle"}, "must hold results of the same benchmark"),
+    ):
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+        other = ("--counted-from", tmp_path / "cut")
+        assert call("--out", out, *given, "--policy", "full", *other) == 2
+        assert message in capsys.readouterr().err
+    assert call("--out", out, *given, "--counted-from", tmp_path / "nothing") == 2
+    assert not out.exists()
+
+
 def test_time_that_is_over_leaves_tables_of_what_is_there(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "out"
     given = ("--policy", "full,fifo", "--watermarks", "320/240", "--streams", 2)
