@@ -1,6 +1,7 @@
 """`python -m training.evaluate`: what policies remember of held-out streams, with tables.
 
 A run that was stopped goes on in the same folder; more streams and settings may be added to it.
+The tables are of the streams that all settings have followed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from omnitide.policies import POLICIES
 from training.measure.models import RememberingPlan
 from training.measure.recall import Recall, RecallOptions
 from training.measure.run import describe_run, follow
-from training.measure.tables import solved_tasks, tables
+from training.measure.tables import on_same_streams, solved_tasks, tables
 from training.measure.variants import make_settings, parse_variant
 from training.world.unit import FRAMES, SECONDS, SIZE
 
@@ -103,8 +104,12 @@ def _run(options: argparse.Namespace) -> int:
         return code or 1
     counted = solved_tasks(summarise(judged or results, recall.scores))
     recall = Recall(counted)
-    summary = write_summary(folder, recall)
-    text = tables(summary, counted, results.results)
+    write_summary(folder, recall)
+    same = on_same_streams(results)
+    if not same.results:
+        print("no stream was followed under every setting; no tables", file=sys.stderr)
+        return code or 1
+    text = tables(summarise(same, recall.scores), counted, same.results)
     write_text(folder / TABLES, text)
     print(text)
     return code
