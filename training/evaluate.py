@@ -13,7 +13,6 @@ from pathlib import Path
 
 from omnitide.config import MediaOptions
 from omnitide.errors import ConfigError, OmnitideError
-from omnitide.evaluation.manifest import Manifest
 from omnitide.evaluation.report import write_summary, write_text
 from omnitide.evaluation.results import Results, read_results
 from omnitide.evaluation.runner import RunOptions
@@ -95,9 +94,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"[recall] --speech must be a bank, there is none at {bank}; make it")
     dataset = recall.read(made, options.streams, str(bank))
     plan = RememberingPlan(options.model, options.backend, options.dtype, RunOptions(media=MEDIA))
-    manifest = describe_run(plan, made, dataset, bank)
-    judged = None if options.counted_from is None else _judged(options.counted_from, manifest)
-    manifest.save(folder)
+    judged = None if options.counted_from is None else _judged(options.counted_from)
+    describe_run(plan, made, dataset, bank).save(folder)
     code = follow(recall, dataset, settings, folder, plan, options.workers, options.minutes)
     results = read_results(folder)
     if not results.results:
@@ -115,19 +113,20 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _judged(name: str, ours: Manifest) -> Results:
-    """Results by which tasks count: of the same model, with the full history.
+def _judged(name: str) -> Results:
+    """Results by which tasks count: any with the full history.
+
+    The checkpoint may have got another hash since: what is chosen there is written into it.
 
     Raises:
         ConfigError: They are others.
     """
     found = read_results(Path(name))
-    for what in ("benchmark", "checkpoint"):
-        if getattr(found.manifest, what) != getattr(ours, what):
-            raise ConfigError(
-                f"[recall] --counted-from must hold results of the same {what}, {name} has "
-                "another; give the folder of this model's run"
-            )
+    if found.manifest.benchmark != Recall.name:
+        raise ConfigError(
+            f"[recall] --counted-from must hold results of {Recall.name}, {name} has those of "
+            f"{found.manifest.benchmark}; give the folder of this model's run"
+        )
     if FULL not in found.settings:
         raise ConfigError(
             f"[recall] --counted-from must hold results of the policy {FULL}, {name} has none; "
