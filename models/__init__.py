@@ -95,8 +95,8 @@ def family_defaults(folder: Path) -> FamilyDefaults:
     No more than config.json and preprocessor_config.json are read.
 
     Raises:
-        CheckpointError: There is no config.json, its family is not supported, or
-            preprocessor_config.json makes no sense.
+        CheckpointError: There is no config.json, its family is not supported, or what
+            `own_defaults` reads makes no sense.
     """
     family = find_family(read_config(folder))
     defaults: FamilyDefaults = import_module(f"{__name__}.{family.name}.model").DEFAULTS

@@ -177,7 +177,8 @@ class Session:
             max_tokens: Longest reply; the session's if None.
             sampling: How tokens are chosen; greedy if None.
             aside: Forget question and reply once the reply has ended, so that the history is what
-                it was before. Nothing is evicted meanwhile.
+                it was before. Nothing is evicted meanwhile: a history above its watermark is cut
+                before the question is seen.
 
         Raises:
             ConfigError: The prompt is empty, or `max_tokens` exceeds the session's.

@@ -1,6 +1,7 @@
 """`python -m training.evaluate`: what policies remember of held-out streams, with tables.
 
 A run that was stopped goes on in the same folder; more streams and settings may be added to it.
+The tables are of the streams that all settings have followed.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from pathlib import Path
 from omnitide.config import MediaOptions
 from omnitide.errors import ConfigError, OmnitideError
 from omnitide.evaluation.report import write_summary, write_text
-from omnitide.evaluation.results import read_results
+from omnitide.evaluation.results import Results, read_results
 from omnitide.evaluation.runner import RunOptions
-from omnitide.evaluation.setting import parse_policies, parse_watermarks
+from omnitide.evaluation.setting import FULL, parse_policies, parse_watermarks
 from omnitide.evaluation.summary import summarise
 from omnitide.policies import POLICIES
 from training.measure.models import RememberingPlan
 from training.measure.recall import Recall, RecallOptions
 from training.measure.run import describe_run, follow
-from training.measure.tables import solved_tasks, tables
+from training.measure.tables import on_same_streams, solved_tasks, tables
 from training.measure.variants import make_settings, parse_variant
 from training.world.unit import FRAMES, SECONDS, SIZE
 
@@ -93,19 +94,45 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"[recall] --speech must be a bank, there is none at {bank}; make it")
     dataset = recall.read(made, options.streams, str(bank))
     plan = RememberingPlan(options.model, options.backend, options.dtype, RunOptions(media=MEDIA))
+    judged = None if options.counted_from is None else _judged(options.counted_from)
     describe_run(plan, made, dataset, bank).save(folder)
     code = follow(recall, dataset, settings, folder, plan, options.workers, options.minutes)
     results = read_results(folder)
     if not results.results:
         return code or 1
-    judged = results if options.counted_from is None else read_results(Path(options.counted_from))
-    counted = solved_tasks(summarise(judged, recall.scores))
+    counted = solved_tasks(summarise(judged or results, recall.scores))
     recall = Recall(counted)
-    summary = write_summary(folder, recall)
-    text = tables(summary, counted, results.results)
+    write_summary(folder, recall)
+    same = on_same_streams(results)
+    if not same.results:
+        print("no stream was followed under every setting; no tables", file=sys.stderr)
+        return code or 1
+    text = tables(summarise(same, recall.scores), counted, same.results)
     write_text(folder / TABLES, text)
     print(text)
     return code
+
+
+def _judged(name: str) -> Results:
+    """Results by which tasks count: any with the full history.
+
+    The checkpoint may have got another hash since: what is chosen there is written into it.
+
+    Raises:
+        ConfigError: They are others.
+    """
+    found = read_results(Path(name))
+    if found.manifest.benchmark != Recall.name:
+        raise ConfigError(
+            f"[recall] --counted-from must hold results of {Recall.name}, {name} has those of "
+            f"{found.manifest.benchmark}; give the folder of this model's run"
+        )
+    if FULL not in found.settings:
+        raise ConfigError(
+            f"[recall] --counted-from must hold results of the policy {FULL}, {name} has none; "
+            f"run it there with --policy {FULL}"
+        )
+    return found
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from training.learn import snapshots
 from training.learn.budget import Budget
 from training.learn.data import Data
 from training.learn.feed import Feed, Prepared, World
-from training.learn.loop import KEPT, MOST_STEPS, Loop
+from training.learn.loop import MOST_STEPS, Loop
 from training.learn.schedule import NAMED_RUNS, RunSettings, Stage
 from training.learn.trainer import ATTENTIONS, Trainer
 from training.model.thinker import Thinker
@@ -46,8 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             print(f"error: nothing to resume in {options.out}: {error}", file=sys.stderr)
             return 1
-        for name in KEPT:
-            setattr(options, name, before["options"][name])
+        for name, value in before["options"].items():
+            setattr(options, name, value)
+    elif (options.out / snapshots.FILE).is_file():
+        print(
+            f"error: {options.out} holds a run; add --resume, or take another --out",
+            file=sys.stderr,
+        )
+        return 1
     return _train(options, before)
 
 

@@ -97,6 +97,25 @@ def test_tasks_may_count_by_another_split(
     assert "| (see) " in tables
 
 
+def test_tasks_count_by_no_other_results(
+    call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What would let every task count unseen is refused before the run."""
+    out, given = tmp_path / "out", ("--streams", 1, "--watermarks", "320/240")
+    assert call("--out", tmp_path / "cut", *given, "--policy", "fifo") == 0
+    manifest = tmp_path / "cut" / "run.json"
+    for change, message in (
+        ({}, "must hold results of the policy full"),
+        ({"benchmark": "needle"}, "must hold results of recall, "),
+    ):
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+        other = ("--counted-from", tmp_path / "cut")
+        assert call("--out", out, *given, "--policy", "full", *other) == 2
+        assert message in capsys.readouterr().err
+    assert call("--out", out, *given, "--counted-from", tmp_path / "nothing") == 2
+    assert not out.exists()
+
+
 def test_time_that_is_over_leaves_tables_of_what_is_there(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "out"
     given = ("--policy", "full,fifo", "--watermarks", "320/240", "--streams", 2)
@@ -215,6 +234,36 @@ def test_a_stream_is_encoded_once_and_answers_are_the_model_s(
     _, after = remembering.encode_media(streams[0][1], remembering.new_stream())
     assert len(count) == 10
     assert after is not None
+
+
+def test_settings_are_compared_on_the_same_streams(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert call("--out", out, "--streams", 2, "--policy", "full") == 0
+    more = ("--watermarks", "320/240", "--policy", "fifo")
+    assert call("--out", out, "--streams", 1, *more) == 0
+    head, rows = "| setting", ("| full", "| fifo 320/240")
+    table = (out / "recall.md").read_text().split("### ")[1].splitlines()
+    columns = next(line for line in table if line.startswith(head)).split("|")
+    place = [name.strip() for name in columns].index("streams")
+    found = [line.split("|")[place].strip() for line in table if line.startswith(rows)]
+    assert found == ["1", "1"]
+    assert len(replies(out)) == 3
+
+
+def test_failed_streams_are_compared_under_no_setting() -> None:
+    from omnitide.evaluation.record import Record
+    from omnitide.evaluation.results import Results
+    from training.measure.tables import on_same_streams
+
+    records = [
+        Record("a", "a", "full"), Record("b", "b", "full"), Record("c", "c", "full"),
+        Record("a", "a", "fifo"), Record("b", "b", "fifo", error="no memory"),
+    ]  # fmt: skip
+    manifest: Any = None
+    given = Results(Path(), manifest, tuple(Result(record) for record in records))
+    assert [r.record.key for r in on_same_streams(given).results] == [("full", "a"), ("fifo", "a")]
+    one = Results(Path(), manifest, given.results[:3])
+    assert on_same_streams(one).results == one.results
 
 
 def test_layouts_that_disagree_are_counted() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from omnitide.config import MediaOptions, RetentionConfig
 from omnitide.media.chunk import MediaChunk
+from omnitide.policies.omnipick import OmniPick
 from omnitide.session import Session
 from omnitide.units import Modality, span_ranks
 
@@ -199,6 +200,32 @@ def test_kept_are_text_and_the_first_tokens_of_each_span(
     want = (cells["modality"] == Modality.TEXT) | (span_ranks(cells) < sink)
     np.testing.assert_array_equal(row.kept[stream], want)
     assert row.kept[row.branch != 0].all()
+
+
+@pytest.mark.parametrize("sink", [0, 4, 8])
+def test_kept_are_what_omnipick_keeps_of_older_units(
+    sink: int, tiny_row: Callable[..., Any], session: Callable[[], Any]
+) -> None:
+    """What training calls dropped is what the policy drops."""
+    from training.rows.row import Forgetting
+
+    row, (script,) = tiny_row(2, (3,), Forgetting(1, sink))
+    live = session()
+    cells = _follow(live, script, 2, [q for q in script.questions if q.inline])
+    config = RetentionConfig(
+        high_watermark=5000,
+        low_watermark=5000,
+        recent_units=1,
+        image_sink=sink,
+        audio_sink=sink,
+        text_budget=5000,
+    )
+    keep = OmniPick().select(live.cache.history, config)
+    older = cells["unit"] != cells["unit"][-1]
+    assert not keep[older].all()
+    assert np.count_nonzero(cells["modality"][older] == Modality.AUDIO) >= 100
+    stream = np.flatnonzero(row.branch == 0)[: len(cells)]
+    np.testing.assert_array_equal(row.kept[stream][older], keep[older])
 
 
 @pytest.mark.parametrize(

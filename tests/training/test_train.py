@@ -103,6 +103,51 @@ def test_two_parts_equal_one(
     assert _equal(want, _weights(runs / folder))
 
 
+def test_a_resumed_run_keeps_its_stages_rows_and_rates(train: Train, runs: Path) -> None:
+    given = ["--stage-shares", "0.05", "0.95", "--rows", "1", "--matrix-rate", "0.02"]
+    given += [*FOUR, "--log-every", "0"]
+    assert train("other", *given)[0] == 0
+    assert train("other in parts", *given, "--stop-after", "2")[0] == 0
+    code, log = train("other in parts", "--resume", "--log-every", "0")
+    assert code == 0
+    steps = [line for line in log if line["kind"] == "train"]
+    assert [(line["step"], line["stage"]) for line in steps] == [(n, 1) for n in (1, 2, 3, 4)]
+    assert _equal(_weights(runs / "other"), _weights(runs / "other in parts"))
+
+
+def test_a_run_is_not_written_over(
+    train: Train, runs: Path, whole: Weights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = (runs / "whole" / "log.jsonl").read_bytes()
+    assert train("whole", *FOUR)[0] == 1
+    assert "holds a run; add --resume" in capsys.readouterr().err
+    assert _equal(whole, _weights(runs / "whole"))
+    assert (runs / "whole" / "log.jsonl").read_bytes() == log
+
+
+def test_a_lost_run_is_not_kept(
+    train: Train, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loss is no number at the third step: what was kept after the second one stays."""
+    from training.learn.trainer import Trainer
+
+    step, steps = Trainer.step, []
+
+    def lose(self: Any, item: Any, rate: float) -> Any:
+        steps.append(rate)
+        if len(steps) == 3:
+            with torch.no_grad():
+                self.model.lm_head.weight.fill_(float("nan"))
+        return step(self, item, rate)
+
+    monkeypatch.setattr(Trainer, "step", lose)
+    often = ["--save-every", "0", "--log-every", "1e9"]
+    assert train("lost", "--total-steps", "5", *often)[0] == 1
+    assert "the last checkpoint stays" in capsys.readouterr().err
+    assert len(steps) == 3
+    assert all(torch.isfinite(weight).all() for weight in _weights(runs / "lost").values())
+
+
 # PyTorch warns where there are fewer cores than workers.
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_workers_draw_what_the_process_itself_draws(

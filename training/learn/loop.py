@@ -16,8 +16,11 @@ from training.learn.recorder import Recorder
 from training.learn.schedule import RunSettings
 from training.learn.trainer import Trainer
 
-KEPT = ("settings", "seed", "drop_history", "total_minutes", "total_steps")
-"""Options that a resumed run takes from its checkpoint."""
+KEPT = (
+    "settings", "seed", "drop_history", "total_minutes", "total_steps", "rows", "matrix_rate",
+    "stage_shares",
+)  # fmt: skip
+"""Options that a resumed run takes from its checkpoint: what is learned, and how fast."""
 
 MOST_STEPS = 1 << 30
 
@@ -53,6 +56,12 @@ class Loop:
 
     def run(self, feed: Feed) -> int:
         """Train until the budget, or this call's part of it, is over. Returns the exit code."""
+        try:
+            return self._train(feed)
+        finally:
+            self._recorder.close()
+
+    def _train(self, feed: Feed) -> int:
         options, first = self._options, self._step
         stop = MOST_STEPS if options.stop_after is None else first + options.stop_after
         while self._step < stop and not self._budget.over(self._step):
@@ -72,12 +81,14 @@ class Loop:
             if self._due("try", options.try_every):
                 self._try()
             if self._due("save", options.save_every):
+                # Looked at first, so that a lost run is not what stays.
+                if self._recorder.counted and not self._report():
+                    return 1
                 self._save()
         if self._recorder.counted and not self._report():
             return 1
         self._save()
         self._try()
-        self._recorder.close()
         return 0
 
     def _due(self, what: str, every: float) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from omnitide.evaluation.bootstrap import Estimate
-from omnitide.evaluation.results import Result
+from omnitide.evaluation.results import Result, Results
 from omnitide.evaluation.setting import FULL
 from omnitide.evaluation.summary import Summary
 from omnitide.evaluation.tables import aligned
@@ -37,6 +38,20 @@ def solved_tasks(summary: Summary) -> frozenset[str] | None:
         for task, estimate in found.items()
         if estimate.marks >= LEAST_QUESTIONS and (estimate.value or 0.0) >= SOLVED
     )
+
+
+def on_same_streams(results: Results) -> Results:
+    """The results of those streams that every setting has followed to the end.
+
+    A run that was stopped, or given more settings later, leaves some settings with fewer streams;
+    side by side they must have been asked the same.
+    """
+    done: dict[str, set[str]] = {}
+    for result in results.results:
+        if result.record.error is None:
+            done.setdefault(result.record.setting, set()).add(result.record.item)
+    same = set.intersection(*done.values()) if done else set()
+    return replace(results, results=tuple(r for r in results.results if r.record.item in same))
 
 
 def tables(summary: Summary, counted: frozenset[str] | None, results: Sequence[Result]) -> str:

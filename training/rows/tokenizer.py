@@ -25,7 +25,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 def write(settings: Settings, folder: Path, num_scripts: int = 1000, seed: int = 0) -> None:
     """Train a tokenizer; write it with the chat template and the tokens that end a reply.
 
-    Changes `folder`, which is made if need be. Equal arguments give equal files.
+    Changes `folder`, which is made if need be. Equal arguments give equal files as long as
+    the generator and the pages in `DOCS` stay the same.
 
     Args:
         settings: Knows the size of the vocabulary and the ids of the special tokens.
