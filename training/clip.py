@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from omnitide.errors import OmnitideError
 from training.measure.film import UNITS, draw_clip, known_answers, write_script_film
 
 MOST_BYTES = 1_200_000
@@ -29,7 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     script = draw_clip(options.seed, options.units)
     options.out.mkdir(parents=True, exist_ok=True)
     film = options.out / "clip.mp4"
-    write_script_film(film, script, str(options.speech))
+    try:
+        write_script_film(film, script, str(options.speech))
+    except OmnitideError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     told = {"questions": known_answers(script), "script": asdict(script)}
     (options.out / "clip.json").write_text(json.dumps(told, indent=1) + "\n")
     size = film.stat().st_size

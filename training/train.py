@@ -9,6 +9,7 @@ The folder gets the tokenizer, checkpoint.pt (every minute and at the end) and l
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from training.bank.bank import load_bank
+from omnitide.errors import OmnitideError
+from training.bank.bank import Bank, load_bank
 from training.learn import snapshots
 from training.learn.budget import Budget
 from training.learn.data import Data
@@ -54,10 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    return _train(options, before)
+    try:
+        bank = load_bank(options.speech)
+    except OmnitideError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _train(options, bank, before)
 
 
-def _train(options: argparse.Namespace, before: dict[str, Any]) -> int:
+def _train(options: argparse.Namespace, bank: Bank, before: dict[str, Any]) -> int:
     """One call of the command, from a checkpoint's state or from nothing."""
     settings, run = NAMED[options.settings](), _run_settings(options)
     if options.total_minutes is None:
@@ -78,7 +85,7 @@ def _train(options: argparse.Namespace, before: dict[str, Any]) -> int:
     trainer = Trainer(model, run, device, options.attention, compiled)
     if before:
         trainer.load(before)
-    world = World(load_bank(options.speech), device)
+    world = World(bank, device)
     loop = Loop(options, budget, trainer, run, step, _held_out(data, run, world))
     feed = Feed(batches, world, device)
     try:
@@ -134,8 +141,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     gpu = torch.cuda.is_available()
     add("--out", type=Path, required=True, help="folder of the run")
     add("--speech", type=Path, required=True, help="what training.speech wrote")
-    add("--minutes", type=float, default=9.0, help="minutes of this call, compiling included")
-    add("--total-minutes", type=float, help="of the whole training; those of this call if left out")
+    add("--minutes", type=_minutes, default=9.0, help="minutes of this call, compiling included")
+    add(
+        "--total-minutes",
+        type=_minutes,
+        help="of the whole training; those of this call if left out",
+    )
     add("--total-steps", type=int, help="steps of the whole training, instead of minutes")
     add("--stop-after", type=int, help="end this call after so many steps")
     add("--begin", type=float, default=0.0, help="fraction to begin at, to try late stages")
@@ -155,6 +166,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--try-every", type=float, default=60.0, metavar="SECONDS")
     add("--save-every", type=float, default=60.0, metavar="SECONDS")
     return parser.parse_args(arguments)
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"must be above 0 and finite, got {text}")
+    return minutes
 
 
 if __name__ == "__main__":

@@ -81,3 +81,13 @@ def test_a_clip_that_is_too_large_is_told(
     given = ["--speech", tmp_path / "bank.npz", "--out", tmp_path, "--units", 2]
     assert clip.main(list(map(str, given))) == 1
     assert "at most 1,000 bytes" in capsys.readouterr().out
+
+
+def test_a_clip_without_a_bank_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training.clip import main
+
+    given = ["--speech", tmp_path / "none.npz", "--out", tmp_path / "clip", "--units", 2]
+    assert main(list(map(str, given))) == 2
+    assert "--speech must be a bank" in capsys.readouterr().err

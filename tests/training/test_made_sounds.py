@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from omnitide.errors import ConfigError
 from omnitide.evaluation.needle import sound as needle
 from training.bank.bank import NUM_COLUMNS, column, load_bank, save_bank
 from training.bank.mulaw import decoded, encode
@@ -164,3 +167,34 @@ def test_a_gpu_plays_the_same(bank: Any) -> None:
     sounds = draw_script(np.random.default_rng(3), 46, "train", 0).sounds
     ours, theirs = Player(bank, "cpu").play(sounds), Player(bank, "cuda").play(sounds).cpu()
     assert (ours - theirs).abs().max() < 1e-5
+
+
+def _cut_off(path: Path) -> None:
+    np.savez(path, codes=np.zeros(9, np.uint8))
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def _spoilt(path: Path) -> None:
+    np.savez_compressed(path, codes=np.arange(10_000))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes(200) + whole[400:])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: None,
+        lambda path: path.mkdir(),
+        lambda path: path.write_bytes(b"# Text"),
+        lambda path: path.write_bytes(b""),
+        lambda path: np.savez(path, codes=np.zeros(9, np.uint8)),
+        _cut_off,
+        _spoilt,
+    ],
+    ids=["missing", "folder", "text", "empty", "other arrays", "cut off", "spoilt"],
+)
+def test_what_is_no_bank_is_refused(write: Callable[[Path], None], tmp_path: Path) -> None:
+    file = tmp_path / "bank.npz"
+    write(file)
+    with pytest.raises(ConfigError, match=r"--speech must be a bank .* training\.speech"):
+        load_bank(file)

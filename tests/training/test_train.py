@@ -187,6 +187,28 @@ def test_nothing_to_resume_is_told(train: Train, capsys: pytest.CaptureFixture[s
     assert "nothing to resume" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
+def test_minutes_that_are_none_are_refused(
+    train: Train, minutes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train("none", "--minutes", minutes)
+    assert "must be above 0 and finite" in capsys.readouterr().err
+
+
+def test_a_run_without_a_bank_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from training import train as module
+    from training.bank.bank import load_bank
+
+    monkeypatch.setattr(module, "load_bank", load_bank)  # `train` above puts another in its place
+    given = ["--out", str(tmp_path / "run"), "--speech", str(tmp_path / "none.npz"), *COMMON]
+    assert module.main([*given, *FOUR]) == 2
+    assert "--speech must be a bank" in capsys.readouterr().err
+    assert not list((tmp_path / "run").iterdir())
+
+
 def test_a_batch_depends_on_seed_and_step_alone(tiny_settings: Any, tokenizer_folder: Path) -> None:
     from training.learn.data import Data
     from training.learn.schedule import tiny_run

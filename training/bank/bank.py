@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from zipfile import BadZipFile
+from zlib import error as ZlibError
 
 import numpy as np
 from numpy.typing import NDArray
 
+from omnitide.errors import ConfigError
 from omnitide.evaluation.needle.fact import WORDS
 from training.world.vocabulary import SPOKEN
 
@@ -67,8 +70,13 @@ def load_bank(path: Path | str) -> Bank:
     """Read what `save_bank` wrote.
 
     Raises:
-        OSError: The file can't be read.
-        KeyError: It isn't a bank.
+        ConfigError: The file can't be read, or is no bank.
     """
-    with np.load(path) as arrays:
-        return Bank(**{f.name: arrays[f.name] for f in fields(Bank)})
+    try:
+        with Path(path).open("rb") as file, np.lib.npyio.NpzFile(file) as arrays:
+            return Bank(**{f.name: arrays[f.name] for f in fields(Bank)})
+    except (OSError, KeyError, ValueError, BadZipFile, ZlibError) as error:
+        raise ConfigError(
+            f"[bank] --speech must be a bank that can be read, {path} is not ({error}); make one "
+            "with python -m training.speech --out FILE"
+        ) from error
