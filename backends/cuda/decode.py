@@ -100,10 +100,9 @@ class DecodeAttention:
     Launches share scratch, so they must follow one another on one stream.
     """
 
-    def __init__(self, compiler: Compiler, multiprocessors: int, overlap: bool = True) -> None:
+    def __init__(self, compiler: Compiler, multiprocessors: int) -> None:
         self._compiler = compiler
         self._multiprocessors = multiprocessors
-        self._overlap = overlap
         self._clusters = cp.cuda.Device().compute_capability == "90"
         # With splits, every block has a part of each output of its rows. All bits set: not written.
         most = max(rows * groups for rows, groups in ROWS_OF_A_WARP) * max(HEAD_DIMS)
@@ -150,7 +149,7 @@ class DecodeAttention:
         )
         kernel = self._compiler(shape.instance(str(q.dtype), head_dim))
         grid = (shape.splits, kv_heads, shape.row_blocks)
-        kernel(grid, (32 * WARPS,), args, shape.shared(head_dim), overlap=self._overlap)
+        kernel(grid, (32 * WARPS,), args, shape.shared(head_dim), overlap=True)
         return out
 
 
