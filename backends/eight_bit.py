@@ -1,4 +1,4 @@
-"""Pools of 8-bit keys and values, for backends that attend over a dense copy of a layer.
+"""Pools of 8-bit keys and values; attention reads a layer of them as floats.
 
 A row is never written again once it is there, so nothing drifts: rows are moved as they are. Values
 have a scale a token and head. Keys differ in size from channel to channel, always in the same
@@ -27,6 +27,9 @@ LEAST_FACTOR = 1 / 64
 """Least factor of a channel, as a share of its head's greatest: one that the first rows left at 0
 may have values later."""
 
+LEAST = 1e-20
+"""Least factor of all: no channel is divided by 0."""
+
 
 @dataclass(slots=True)
 class EightBitPools(PagedPools):
@@ -46,6 +49,11 @@ class EightBitPools(PagedPools):
     def paged(self) -> list[list[Array]]:
         """Everything that has pages, layer by layer in each list."""
         return [self.keys, self.values, self.key_scales, self.value_scales]
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that every array has."""
+        return min(int(array.shape[0]) for arrays in self.paged for array in arrays)
 
     @property
     def nbytes(self) -> int:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omnitide.backend import Array
 
 
@@ -26,6 +29,16 @@ def copied(array: Array) -> Array:
     out = cp.empty(array.shape, array.dtype)
     copy_into(out, array)
     return out
+
+
+def host_pages(array: Array, pages: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """Pages of a pool array, on the host, shape (num_pages, ...).
+
+    Gathered as bits: CuPy has no indexing of its own for every 16-bit type.
+    """
+    bits = array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    host: NDArray[Any] = cp.asnumpy(bits[cp.asarray(pages)])
+    return host.view(array.dtype)
 
 
 def _cupy() -> Any:

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omnitide.backend import Array, Matrix, Pools, Weight
-from omnitide.backends import checks
+from omnitide.backends import checks, eight_bit
 from omnitide.backends.cuda.arrays import copied, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.clock import timed
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.device import Device
+from omnitide.backends.cuda.eight_bit import EightBitRows
 from omnitide.backends.cuda.elementwise import Elementwise
 from omnitide.backends.cuda.matrices import Matrices
 from omnitide.backends.cuda.memory import enough_memory
@@ -65,7 +66,7 @@ class CudaBackend:
     quantized_modes = frozenset(MODES)
     pool_arrays = 3
     unpacked_bytes = 0
-    kv_bits: frozenset[int] = frozenset()
+    kv_bits = frozenset({eight_bit.BITS})
 
     def __init__(self, dtype: str, device: Device) -> None:
         self.dtype = dtype
@@ -84,7 +85,7 @@ class CudaBackend:
         self._sampling = Sampling(compiler)
         self._matrices = Matrices(compiler, device.multiprocessors, norms, elementwise)
         self._attention = Attention(compiler, device)
-        self._cache = PagedCache(CacheWrites(compiler), self._attention)
+        self._cache = PagedCache(CacheWrites(compiler), EightBitRows(compiler), self._attention)
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -232,17 +233,17 @@ class CudaBackend:
         num_pages: int,
         kv_bits: int | None = None,
     ) -> Pools:
-        """Pools, allocated at once: keys, values and turned keys."""
+        """Pools, allocated at once: keys, values and turned keys, or rows of 8 bits and scratch."""
         check_kv_bits(kv_bits, self.kv_bits)
         shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
-        return self._cache.new_pools(num_layers, shape, self._dtype)
+        return self._cache.new_pools(num_layers, shape, self._dtype, kv_bits)
 
     def grow_pools(self, pools: Any, num_pages: int) -> None:
         """Make the pools larger."""
         self._cache.grow(pools, num_pages)
 
     def append(self, pools: Any, layer: int, step: Step, k: Array, v: Array) -> None:
-        """Write k and v, and k turned, to `step.query_slots`."""
+        """Write k and v to `step.query_slots`."""
         check_rows(pools, layer, step, k, v)
         self._cache.append(pools, layer, step, k, v)
 
@@ -266,7 +267,7 @@ class CudaBackend:
         """
         check_attention(q, pools, layer, step, "attention_weights")
         pages, place = np.unique(step.slots // PAGE_SIZE, return_inverse=True)
-        keys = self.to_numpy(self.take(pools.keys[layer], pages))
+        keys = self._cache.host_keys(pools, layer, pages)
         slots = (place * PAGE_SIZE + step.slots % PAGE_SIZE).astype(np.int32)
         weights = paged_weights(self.to_numpy(q), keys, replace(step, slots=slots), scale)
         return cp.asarray(weights)

@@ -27,8 +27,8 @@ MOVED_BY_BLOCK = 4 * MOVING_THREADS  # units
 SCRATCH_BYTES = 1 << 28
 """Most scratch of a migration; with more rows to save it works through the arrays in groups."""
 
-UNITS = {"uint4": ACCESS_BYTES, "unsigned": 4}
-"""Bytes of the units that rows move in. head_dim is even, so that the smaller always fits."""
+UNITS = {"uint4": ACCESS_BYTES, "unsigned": 4, "unsigned short": 2}
+"""Bytes of the units that rows move in. head_dim is even, so that the smallest always fits."""
 
 Rows = NDArray[np.integer[Any]]
 """Slots, on the host."""
@@ -145,7 +145,8 @@ class CacheWrites:
         _, num_kv_heads, _, head_dim = arrays[0].shape
         row_bytes = head_dim * arrays[0].dtype.itemsize
         table, aligned = self._table(arrays)
-        unit = "uint4" if aligned and row_bytes % ACCESS_BYTES == 0 else "unsigned"
+        fitting = [unit for unit, size in UNITS.items() if row_bytes % size == 0]
+        unit = next(unit for unit in fitting if aligned or unit != "uint4")
         sizes = (num_kv_heads, row_bytes // UNITS[unit])
         saved_bytes = len(saved) * num_kv_heads * row_bytes
         group = len(arrays)

@@ -1,14 +1,14 @@
 """The paged cache on the GPU: pools, what a pass needs on the device, and recorded passes.
 
 Kernels are given what they need of a step as a `DeviceStep`; it is checked and copied once a pass.
-Keys are turned when they are appended, and again, all at once, when angles have changed.
+How keys and values are kept, and turned when angles have changed, is the matter of a `Store`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,15 @@ from omnitide.backends.cuda.arrays import copied, copy_into, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.device_step import DeviceStep, packed
-from omnitide.backends.cuda.memory import enough_memory
+from omnitide.backends.cuda.eight_bit import EightBitRows
+from omnitide.backends.cuda.eight_bit_pools import CudaEightBitPools, EightBitStore
 from omnitide.backends.cuda.passes import Recorder
-from omnitide.backends.cuda.pools import CudaPools
-from omnitide.backends.pools import check_cells, check_query_slots, grow_each
+from omnitide.backends.cuda.pools import CudaPools, TurnedStore
+from omnitide.backends.pools import check_cells, check_query_slots
 from omnitide.step import Step
 
 Forward = Callable[[Array, Pools, Step], Array]
+AnyPools = CudaPools | CudaEightBitPools
 
 LEAST_TILES = 128
 """Tiles that a recorded pass has room for at least."""
@@ -41,6 +43,42 @@ def room_for(tiles: int) -> int:
     return -(-tiles // unit) * unit
 
 
+class Store(Protocol):
+    """One way to keep keys and values. `pools` are those that `new` gave."""
+
+    def new(self, num_layers: int, shape: tuple[int, int, int, int], dtype: np.dtype[Any]) -> Any:
+        """Pools with undefined contents."""
+        ...
+
+    def grow(self, pools: Any, num_pages: int) -> None:
+        """Make all arrays larger; the contents stay, or are known to be lost."""
+        ...
+
+    def append(
+        self, pools: Any, layer: int, step: Step, at: DeviceStep, k: Array, v: Array
+    ) -> None:
+        """Write new tokens to `step.query_slots`; `at` is the step on the device."""
+        ...
+
+    def turn(self, pools: Any, layers: Sequence[int], step: Step) -> None:
+        """See to it that keys of those layers are read turned by the step's angles."""
+        ...
+
+    def read(self, pools: Any, layer: int, at: DeviceStep) -> tuple[Array, Array]:
+        """What attention reads: turned keys and values, `[page][kv_head][64][head_dim]`."""
+        ...
+
+    def migrate(self, pools: Any, source: NDArray[np.int64], to: NDArray[np.int64]) -> None:
+        """Copy rows of all layers as if all at once."""
+        ...
+
+    def host_keys(
+        self, pools: Any, layer: int, pages: NDArray[np.integer[Any]]
+    ) -> NDArray[np.float32]:
+        """Un-rotated keys of pages, on the host."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
     """A checked step of a pass that can be recorded.
@@ -52,35 +90,41 @@ class _Prepared:
     """
 
     step: Step
-    pools: CudaPools
+    pools: AnyPools
     tiles: int
     words: NDArray[np.int32]
 
 
 class PagedCache:
-    """Operations on `CudaPools`. Arguments of one layer have been checked by the caller."""
+    """Operations on pools. Arguments of one layer have been checked by the caller."""
 
-    def __init__(self, writes: CacheWrites, attention: Attention) -> None:
-        self._writes = writes
+    def __init__(self, writes: CacheWrites, rows: EightBitRows, attention: Attention) -> None:
+        self._turned, self._packed = TurnedStore(writes), EightBitStore(writes, rows)
         self._attention = attention
-        self._current: tuple[Step, CudaPools, DeviceStep] | None = None
-        self._appending: tuple[Step, CudaPools] | None = None
+        self._current: tuple[Step, AnyPools, DeviceStep] | None = None
+        self._appending: tuple[Step, AnyPools] | None = None
         self._prepared: _Prepared | None = None
 
-    def new_pools(self, num_layers: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaPools:
+    def new_pools(
+        self,
+        num_layers: int,
+        shape: tuple[int, int, int, int],
+        dtype: np.dtype[Any],
+        kv_bits: int | None,
+    ) -> AnyPools:
         """Pools with undefined contents.
 
         Raises:
             BackendError: There is not enough memory; nothing is kept.
         """
-        needed = 3 * num_layers * int(np.prod(shape)) * dtype.itemsize
-        with enough_memory("new_pools", needed):
-            keys, values, rotated = (
-                [cp.empty(shape, dtype) for _ in range(num_layers)] for _ in range(3)
-            )
-        return CudaPools(keys, values, rotated, [None] * num_layers)
+        store = self._turned if kv_bits is None else self._packed
+        return store.new(num_layers, shape, dtype)
 
-    def grow(self, pools: CudaPools, num_pages: int) -> None:
+    def _store(self, pools: AnyPools) -> Store:
+        """How these pools are kept: the one place that asks."""
+        return self._packed if isinstance(pools, CudaEightBitPools) else self._turned
+
+    def grow(self, pools: AnyPools, num_pages: int) -> None:
         """Make all arrays larger. What was recorded for the old ones is dropped.
 
         Raises:
@@ -88,53 +132,50 @@ class PagedCache:
         """
         self.forget()
         pools.recorder = Recorder()
-        page = pools.keys[0].nbytes // pools.keys[0].shape[0]
-        with enough_memory("grow_pools", num_pages * page):
-            grow_each(pools, num_pages, _grown)
-            for layer, array in enumerate(pools.rotated):
-                if array.shape[0] < num_pages:
-                    pools.rotated[layer] = _grown(array, num_pages - array.shape[0])
+        self._store(pools).grow(pools, num_pages)
 
     def forget(self) -> None:
         """Let go of the pools and steps of the last pass, and of the next one."""
         self._current = self._appending = self._prepared = None
 
-    def append(self, pools: CudaPools, layer: int, step: Step, k: Array, v: Array) -> None:
-        """Write k, k turned, and v."""
+    def append(self, pools: AnyPools, layer: int, step: Step, k: Array, v: Array) -> None:
+        """Write k and v."""
         self._check_slots(step, pools)
         at = self.on_device(step, pools)
-        if step.rotation is None:
-            pools.rotations[layer] = None
-        if step.num_queries:
-            self._writes.append(
-                pools.keys[layer], pools.rotated[layer], pools.values[layer], k, v, at
-            )
+        self._store(pools).append(pools, layer, step, at, k, v)
 
-    def attend(self, q: Array, pools: CudaPools, layer: int, step: Step, scale: float) -> Array:
+    def attend(self, q: Array, pools: AnyPools, layer: int, step: Step, scale: float) -> Array:
         """Attention of the step's queries, at least one."""
         at = self.on_device(step, pools)
         self._turn(pools, (layer,), step)
-        return self._attention(q, pools.rotated[layer], pools.values[layer], at, scale)
+        keys, values = self._store(pools).read(pools, layer, at)
+        return self._attention(q, keys, values, at, scale)
 
-    def mass(self, q: Array, pools: CudaPools, layer: int, step: Step, scale: float) -> Array:
+    def mass(self, q: Array, pools: AnyPools, layer: int, step: Step, scale: float) -> Array:
         """Attention mass of the step's cells."""
         at = self.on_device(step, pools, "attention_mass")
         self._turn(pools, (layer,), step)
-        return self._attention.mass(q, pools.rotated[layer], step, at, scale)
+        keys, _ = self._store(pools).read(pools, layer, at)
+        return self._attention.mass(q, keys, step, at, scale)
+
+    def host_keys(
+        self, pools: AnyPools, layer: int, pages: NDArray[np.integer[Any]]
+    ) -> NDArray[np.float32]:
+        """Un-rotated keys of pages, on the host, shape (num_pages, kv_head, 64, head_dim)."""
+        return self._store(pools).host_keys(pools, layer, pages)
 
     def migrate(
-        self, pools: CudaPools, source: NDArray[np.int64], destination: NDArray[np.int64]
+        self, pools: AnyPools, source: NDArray[np.int64], destination: NDArray[np.int64]
     ) -> None:
-        """Copy rows of keys and values; turned keys are made anew before they are read next."""
-        pools.forget_rotations()
-        self._writes.migrate([*pools.keys, *pools.values], source, destination)
+        """Copy rows of keys and values in all layers."""
+        self._store(pools).migrate(pools, source, destination)
 
-    def prepare(self, pools: CudaPools, step: Step) -> None:
+    def prepare(self, pools: AnyPools, step: Step) -> None:
         """Check a step that may be recorded or replayed, and pack its words."""
         if step.rotation is not None and not step.observed and step.num_queries > 0:
             self._prepared = self._ready(pools, step)
 
-    def forward_pass(self, forward: Forward, x: Array, pools: CudaPools, step: Step) -> Array:
+    def forward_pass(self, forward: Forward, x: Array, pools: AnyPools, step: Step) -> Array:
         """The pass, replayed from a recording if there is one of its kind."""
         if step.rotation is None:
             return forward(x, pools, step)  # each layer's keys are turned when they are read
@@ -157,7 +198,7 @@ class PagedCache:
         self._current = (step, pools, room)
         return recorder.record(kind, room, kept, lambda: forward(kept, pools, step))
 
-    def on_device(self, step: Step, pools: CudaPools, op: str = "attention") -> DeviceStep:
+    def on_device(self, step: Step, pools: AnyPools, op: str = "attention") -> DeviceStep:
         """The step on the device, checked and copied once for all layers of a pass."""
         current = self._current
         if current is not None and current[1] is pools:
@@ -170,7 +211,7 @@ class PagedCache:
         self._current = (step, pools, at)
         return at
 
-    def _ready(self, pools: CudaPools, step: Step) -> _Prepared:
+    def _ready(self, pools: AnyPools, step: Step) -> _Prepared:
         found = self._prepared
         if found is not None and found.step is step and found.pools is pools:
             return found
@@ -179,30 +220,13 @@ class PagedCache:
         tiles = room_for(len(step.tiles.subblocks))
         return _Prepared(step, pools, tiles, packed(step, tiles))
 
-    def _check_slots(self, step: Step, pools: CudaPools) -> None:
+    def _check_slots(self, step: Step, pools: AnyPools) -> None:
         """Check where the new tokens go, once for all layers of a pass."""
         last = self._appending
         if last is None or last[0] is not step or last[1] is not pools:
             check_query_slots(pools, step)
             self._appending = (step, pools)
 
-    def _turn(self, pools: CudaPools, layers: Sequence[int], step: Step) -> None:
-        """Turn the keys of those layers whose turned copies are of other angles."""
-        known = step.rotation is not None
-        stale = [i for i in layers if not known or pools.rotations[i] != step.rotation]
-        if stale and step.num_cells:
-            check_cells(pools, step)
-            self._writes.turn(
-                [pools.keys[layer] for layer in stale],
-                [pools.rotated[layer] for layer in stale],
-                cp.asarray(step.slots),
-                *(cp.asarray(np.ascontiguousarray(t, np.float32)) for t in (step.cos, step.sin)),
-            )
-        for layer in stale:
-            pools.rotations[layer] = step.rotation
-
-
-def _grown(array: Array, more_pages: int) -> Array:
-    larger = cp.empty((array.shape[0] + more_pages, *array.shape[1:]), array.dtype)
-    copy_into(larger, array)  # the pages that there were come first
-    return larger
+    def _turn(self, pools: AnyPools, layers: Sequence[int], step: Step) -> None:
+        """See to it that keys of those layers are read turned by the step's angles."""
+        self._store(pools).turn(pools, layers, step)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.backend import Array
-from omnitide.backends.eight_bit import LEAST_FACTOR, MOST, EightBitPools, dense_pages
+from omnitide.backends.eight_bit import LEAST, LEAST_FACTOR, MOST, EightBitPools, dense_pages
 from omnitide.pages import PAGE_SIZE
 
 
@@ -89,7 +89,7 @@ def _paged(rows: Array) -> Array:
 def _factors(k: Array) -> Array:
     """Of the channels, from rows (num_rows, kv_head, head_dim)."""
     most = mx.abs(k).max(axis=0)
-    least = mx.maximum(LEAST_FACTOR * most.max(axis=-1, keepdims=True), 1e-20)
+    least = mx.maximum(LEAST_FACTOR * most.max(axis=-1, keepdims=True), LEAST)
     return mx.maximum(most, least)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnitide.backends.eight_bit import LEAST_FACTOR, MOST, EightBitPools, dense_pages
+from omnitide.backends.eight_bit import LEAST, LEAST_FACTOR, MOST, EightBitPools, dense_pages
 from omnitide.pages import PAGE_SIZE
 from omnitide.step import Step
 
@@ -75,7 +75,7 @@ def _paged(rows: Floats) -> Floats:
 def _factors(k: Floats) -> Floats:
     """Of the channels, from rows (num_rows, kv_head, head_dim)."""
     most = np.abs(k).max(axis=0).astype(np.float32)
-    least = np.maximum(LEAST_FACTOR * most.max(axis=-1, keepdims=True), np.float32(1e-20))
+    least = np.maximum(LEAST_FACTOR * most.max(axis=-1, keepdims=True), np.float32(LEAST))
     factors: Floats = np.maximum(most, least)
     return factors
 

@@ -485,12 +485,9 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
         assert name in launches.names
 
 
-def test_attention_weights_read_the_pages_of_the_cells(
-    hopper: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_weights_read_the_pages_of_the_cells(hopper: bool, launches: Launches) -> None:
     """Pages are gathered and counted anew; the cells and their weights stay what they are."""
     backend = make_backend("float32", hopper)
-    monkeypatch.setattr(type(backend), "take", lambda self, array, rows: np.array(array[rows]))
     rng = np.random.default_rng(4)
     pools = backend.run(backend.new_pools, 2, 1, 128, 9)
     for array in pools.keys:

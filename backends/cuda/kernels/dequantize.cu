@@ -12,24 +12,12 @@
 // Grid: THREADS packs of 8 values, packs_of_row in a row, UNROLL times a block. Numerics: float,
 // rounded once; product and sum are separate, as NumPy has them. Reference:
 // omnitide/dequantize.py.
+#include "exact.cuh"
 #include "overlap.cuh"
 #include "vectors.cuh"
 
 constexpr int THREADS = 256;
 constexpr int UNROLL = 4;
-
-// Product and sum, rounded once each. Kernels are compiled to flush denormals; these keep them, as
-// NumPy and MLX do.
-__device__ __forceinline__ float product_of(float a, float b) {
-  float c;
-  asm("mul.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-}
-__device__ __forceinline__ float sum_of(float a, float b) {
-  float c;
-  asm("add.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-}
 
 // Eight values of a row, where they are stored.
 template <int BITS>

@@ -12,7 +12,7 @@
 // destinations  int32 (num_rows,): slots, distinct
 // row_size      Units of one row of one KV head
 //
-// Unit: uint4, or unsigned where a row is no multiple of 16 bytes.
+// Unit: uint4, unsigned or unsigned short: the largest that a row is a multiple of.
 // Grid: (PER_THREAD units a thread, array). Numerics: bits are moved.
 // Reference: omnitide/backends/reference/backend.py, migrate.
 #include "cells.cuh"
