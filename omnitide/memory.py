@@ -139,9 +139,11 @@ def memory_need(
         token = spec.kv_bytes_per_token(1) * kv_bits // 8 + scales
         # Of each channel of the keys: float32.
         factors = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim
-        # A layer's cells as floats while it attends.
-        cells = capacity.pages * PAGE_SIZE
-        unpacked = cells * spec.kv_bytes_per_token(itemsize) // spec.num_layers
+        # A layer's cells as floats while it attends; where keys are kept turned beside them, the
+        # float32 cosines and sines that turn these.
+        angles = 4 * spec.head_dim * (backend.pool_arrays - 2)
+        row = spec.kv_bytes_per_token(itemsize) // spec.num_layers + angles
+        unpacked = capacity.pages * PAGE_SIZE * row
     tokens = min(max(room.unit, room.prefix), backend.prefill_step)
     values = outline.pass_values(tokens) + outline.largest_dequantized()
     most = max(values, outline.encoder_values(media)) + outline.stream_values

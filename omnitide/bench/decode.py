@@ -28,13 +28,12 @@ def run(
 
     Raises:
         CapacityError: Not one layer fits.
-        ConfigError: A history that no stream comes to, or weights that the backend doesn't take.
+        ConfigError: A history that no stream comes to, or what the backend doesn't take.
     """
     settings.refuse_mass()
-    if settings.packing is not None:
-        settings.packing.refuse_backend(backend)
+    settings.refuse_backend(backend)
     peers = model_peers(settings, backend, course)
-    reply = WARM_UP + settings.repeat
+    reply, itemsize = WARM_UP + settings.repeat, ITEMSIZES[backend.dtype]
     tokens = max(settings.histories) + reply
     shape = backend.run(
         fit_layers,
@@ -45,6 +44,7 @@ def run(
         backend.prefill_step,
         course,
         settings.packing,
+        settings.kv_bits,
     )
     course.tell(f"weights of {shape.name}, {shape.text.num_layers} layers")
     model = backend.run(Backbone, shape, backend, settings.seed, settings.packing)
@@ -55,19 +55,27 @@ def run(
             left = just_before_a_cut(settings, policy, layout, history)
             seconds = backend.run(_reply, model, left, settings)
             case = {"who": OURS, "policy": policy, "layout": layout, "history": history}
-            rows.append(_row(case, shape, seconds, ceilings, backend.dtype, settings.packing))
+            num_bytes = work(shape.text, itemsize, history, settings.packing, settings.kv_bits)
+            rows.append(_row(case, shape, seconds, ceilings, num_bytes))
     del model
     backend.run(backend.memory_free)  # gives the weights' memory back
     for peer in peers:
         for history, name, found in peer.times(shape, settings, settings.histories, 1):
             case = {"who": name, "policy": "full", "layout": "", "history": history}
-            rows.append(_row(case, shape, found, ceilings, backend.dtype, None))
+            rows.append(_row(case, shape, found, ceilings, work(shape.text, itemsize, history)))
     return shape, rows
 
 
-def work(text: TextConfig, itemsize: int, history: int, packing: Packing | None = None) -> int:
-    """Bytes that a token reads: weights, and K and V of the history."""
-    return weight_bytes(text, itemsize, packing) + (history + 1) * kv_bytes(text, itemsize)
+def work(
+    text: TextConfig,
+    itemsize: int,
+    history: int,
+    packing: Packing | None = None,
+    kv_bits: int | None = None,
+) -> int:
+    """Bytes that a token reads: weights, and K and V of the history as they are kept."""
+    cell = kv_bytes(text, itemsize, kv_bits=kv_bits)
+    return weight_bytes(text, itemsize, packing) + (history + 1) * cell
 
 
 def reply_token(count: int) -> Unit:
@@ -78,7 +86,7 @@ def reply_token(count: int) -> Unit:
 def _reply(model: Backbone, left: Left, settings: Settings) -> list[float]:
     """Seconds of each token of a reply, the first few left out."""
     count = WARM_UP + settings.repeat
-    cache = FilledCache(model, left, count, settings.seed)
+    cache = FilledCache(model, left, count, settings.seed, settings.kv_bits)
     embedding = model.embeddings(1)
     model.backend.synchronize(embedding)
     cache.open_reply(None)
@@ -95,11 +103,9 @@ def _row(
     shape: ModelShape,
     seconds: list[float],
     ceilings: Ceilings,
-    dtype: str,
-    packing: Packing | None,
+    num_bytes: int,
 ) -> Row:
     spread = Spread.of(seconds)
-    num_bytes = work(shape.text, ITEMSIZES[dtype], int(case["history"]), packing)
     floor = ceilings.floor(num_bytes)
     return {
         **case,

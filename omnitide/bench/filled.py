@@ -21,7 +21,9 @@ from omnitide.policies import make_policy
 class FilledCache(BoundedCache):
     """A `BoundedCache` that takes over a history made without a model."""
 
-    def __init__(self, model: Backbone, left: Left, more: int, seed: int) -> None:
+    def __init__(
+        self, model: Backbone, left: Left, more: int, seed: int, kv_bits: int | None = None
+    ) -> None:
         """Allocate pools for the history and `more` tokens, and fill the history's cells.
 
         Call on the backend's thread, as all methods. The pools grow if they must: what fits is
@@ -30,7 +32,9 @@ class FilledCache(BoundedCache):
         pages = max(left.table.num_pages, pages_for(len(left.history) + more))
         capacity = Capacity(0, None, more, None, pages)
         policy, layout = make_policy(left.policy), make_layout(left.layout)
-        super().__init__(cast(OmniModel, model), policy, layout, left.config, capacity)
+        super().__init__(
+            cast(OmniModel, model), policy, layout, left.config, capacity, kv_bits=kv_bits
+        )
         table = left.table.copy()
         table.grow(pages)
         cells, angles = left.history.cells, self._angles(left.history)

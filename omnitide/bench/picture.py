@@ -78,8 +78,7 @@ def draw(report: Report) -> Figure:
     width, height = max(9.5, 0.75 * len(split) + 2.0), 4.2 + 3.2 * bool(split)
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.08))
     machine, text = report.machine, report.shape.text
-    packing = report.settings.packing
-    weights = machine.dtype if packing is None else f"{machine.dtype}, {packing}"
+    weights = ", ".join(filter(None, (machine.dtype, report.settings.packed)))
     figure.suptitle(
         f"{report.bench}: {report.shape.name}, {text.num_layers} layers, {weights}, "
         f"{machine.backend} on {machine.device}",

@@ -63,6 +63,7 @@ class Report:
                 "repeat": self.settings.repeat,
                 "seed": self.settings.seed,
                 "warm": self.settings.warm,
+                "kv_bits": self.settings.kv_bits,
                 "stream": self.settings.stream,
                 "high_watermark": self.settings.config.high_watermark,
                 "low_watermark": self.settings.config.low_watermark,

@@ -19,11 +19,17 @@ USABLE = 0.9
 POOL_ARRAYS = 3
 """Arrays that a cell lies in: K, V, and on some backends turned keys."""
 
+FLOAT = 4
+"""Bytes of a scale of packed keys and values, and of an angle."""
 
-def kv_bytes(text: TextConfig, itemsize: int, layers: int | None = None) -> int:
-    """Bytes of K and V of a cell in so many layers; in all if None."""
+
+def kv_bytes(
+    text: TextConfig, itemsize: int, layers: int | None = None, kv_bits: int | None = None
+) -> int:
+    """Bytes of K and V of a cell in so many layers, in all if None; packed with their scales."""
     layers = text.num_layers if layers is None else layers
-    return 2 * layers * text.num_kv_heads * text.head_dim * itemsize
+    row = text.head_dim * itemsize if kv_bits is None else text.head_dim * kv_bits // 8 + FLOAT
+    return 2 * layers * text.num_kv_heads * row
 
 
 def weight_bytes(text: TextConfig, itemsize: int, packing: Packing | None = None) -> int:
@@ -57,6 +63,7 @@ def fit_layers(
     at_once: int,
     course: Course,
     packing: Packing | None = None,
+    kv_bits: int | None = None,
 ) -> ModelShape:
     """The shape with as many layers as fit beside their cache.
 
@@ -68,13 +75,16 @@ def fit_layers(
         at_once: Tokens of a pass.
         course: Gets a note where layers are left out.
         packing: How matrices are quantised. None: they are not.
+        kv_bits: Of packed keys and values. None: they are not packed.
 
     Raises:
         CapacityError: Not even one layer fits.
     """
     text, itemsize = shape.text, ITEMSIZES[backend.dtype]
     wanted = text.num_layers if asked is None else asked
-    fixed, layer = _needed(shape, itemsize, tokens, at_once, packing)
+    fixed, layer = _needed(shape, itemsize, at_once, packing)
+    kept, scratch = _cache_needed(text, itemsize, kv_bits)
+    fixed, layer = fixed + tokens * scratch, layer + tokens * kept
     free = int(USABLE * backend.memory_free())
     layers = min(wanted, (free - fixed) // layer)
     need = fixed + wanted * layer
@@ -126,13 +136,21 @@ def fit_copies(
 
 
 def _needed(
-    shape: ModelShape, itemsize: int, tokens: int, at_once: int, packing: Packing | None
+    shape: ModelShape, itemsize: int, at_once: int, packing: Packing | None
 ) -> tuple[int, int]:
-    """Bytes whatever the layers, and of each layer."""
+    """Bytes of weights and of a pass whatever the layers, and of each layer's weights."""
     text = shape.text
     one, none = shape.cut(1).text, shape.cut(0).text
     embeddings = tensor_bytes(text_tensors(text)[EMBEDDING], itemsize, packing)
     rows = 8 * text.hidden_size + 4 * text.intermediate_size
     fixed = weight_bytes(none, itemsize, packing) + embeddings + itemsize * at_once * rows
-    weights = weight_bytes(one, itemsize, packing) - weight_bytes(none, itemsize, packing)
-    return fixed, weights + tokens * kv_bytes(text, itemsize, 1) * POOL_ARRAYS // 2
+    return fixed, weight_bytes(one, itemsize, packing) - weight_bytes(none, itemsize, packing)
+
+
+def _cache_needed(text: TextConfig, itemsize: int, kv_bits: int | None) -> tuple[int, int]:
+    """Bytes of a cell in each layer, and in what all layers share."""
+    floats = kv_bytes(text, itemsize, 1)
+    if kv_bits is None:
+        return floats * POOL_ARRAYS // 2, 0
+    # A layer's cells as floats while it attends, and what turns their keys.
+    return kv_bytes(text, itemsize, 1, kv_bits), floats + FLOAT * text.head_dim

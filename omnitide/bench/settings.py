@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 
+from omnitide.backend import Backend
+from omnitide.backends.eight_bit import BITS
 from omnitide.bench.packing import Packing
 from omnitide.bench.shapes import ModelShape
 from omnitide.config import RetentionConfig
@@ -32,6 +34,7 @@ class Settings:
     Attributes:
         shape: Of the model.
         packing: How the matrices of `shape` are quantised. None: they are not.
+        kv_bits: Of packed keys and values. None: they have the backend's dtype.
         layers: Layers to run. None: as many as the shape has, if they fit.
         histories: Lengths in cells.
         queries: New tokens of attention and of an update.
@@ -50,6 +53,7 @@ class Settings:
 
     shape: ModelShape
     packing: Packing | None = None
+    kv_bits: int | None = None
     layers: int | None = None
     histories: tuple[int, ...] = (2048,)
     queries: tuple[int, ...] = (1,)
@@ -100,6 +104,8 @@ class Settings:
                 raise ConfigError(f"[bench] --peer must be one of {', '.join(PEERS)}; got {name!r}")
         if self.packing is not None:
             self._check_packing(self.packing)
+        if self.kv_bits is not None:
+            self._check_kv_bits(self.kv_bits)
         make_stream(self.stream)
         for policy in self.policies:
             make_policy(policy)
@@ -116,6 +122,22 @@ class Settings:
             if len(shape) == 2:
                 packing.refuse(shape[1])
 
+    def _check_kv_bits(self, kv_bits: int) -> None:
+        if kv_bits != BITS:
+            raise ConfigError(f"[bench] --kv-bits must be {BITS}, got {kv_bits}")
+        if self.peers:
+            raise ConfigError(
+                f"[bench] --peer {','.join(self.peers)}: no peer packs keys and values like ours; "
+                "leave out --peer or --kv-bits"
+            )
+
+    @property
+    def packed(self) -> str:
+        """What is packed, in words; empty where nothing is."""
+        matrices = "" if self.packing is None else str(self.packing)
+        cells = "" if self.kv_bits is None else f"keys and values in {self.kv_bits} bits"
+        return ", ".join(filter(None, (matrices, cells)))
+
     @property
     def choices(self) -> tuple[tuple[str, str], ...]:
         """Policies by layouts; one layout for a policy that never deletes, as nothing moves."""
@@ -123,6 +145,19 @@ class Settings:
         return tuple(
             dict.fromkeys((p, q if POLICIES[p].bounded else self.layouts[0]) for p, q in pairs)
         )
+
+    def refuse_backend(self, backend: Backend) -> None:
+        """Refuse a backend that can't do what is asked.
+
+        Raises:
+            ConfigError: It takes no such weights, or doesn't pack keys and values.
+        """
+        if self.packing is not None:
+            self.packing.refuse_backend(backend)
+        if self.kv_bits is not None and self.kv_bits not in backend.kv_bits:
+            raise ConfigError(
+                f"[bench] backend {backend.name} doesn't pack keys and values; leave out --kv-bits"
+            )
 
     def refuse_mass(self) -> None:
         """Refuse policies that decide by attention.

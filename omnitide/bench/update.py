@@ -60,11 +60,10 @@ def run(
 
     Raises:
         CapacityError: Not one layer fits.
-        ConfigError: Watermarks that can't be met, or weights that the backend doesn't take.
+        ConfigError: Watermarks that can't be met, or what the backend doesn't take.
     """
     settings.refuse_mass()
-    if settings.packing is not None:
-        settings.packing.refuse_backend(backend)
+    settings.refuse_backend(backend)
     peers = model_peers(settings, backend, course)
     whole = any(not POLICIES[policy].bounded for policy, _ in settings.choices) or peers
     longest = max(settings.histories) if whole else settings.config.high_watermark
@@ -79,6 +78,7 @@ def run(
         at_once,
         course,
         settings.packing,
+        settings.kv_bits,
     )
     course.tell(f"weights of {shape.name}, {shape.text.num_layers} layers")
     model = backend.run(Backbone, shape, backend, settings.seed, settings.packing)
@@ -88,14 +88,14 @@ def run(
             course.tell(f"{count:,} tokens after {history:,}, {policy}, {layout}")
             found = _Update(model, settings, policy, layout, count, history).measure()
             case = {"who": OURS, "policy": policy, "layout": layout, "history": history}
-            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, settings.packing))
+            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, settings))
     del model
     backend.run(backend.memory_free)  # gives the weights' memory back
     for peer, count in product(peers, settings.queries):
         for history, name, seconds in peer.times(shape, settings, settings.histories, count):
             case = {"who": name, "policy": "full", "layout": "", "history": history}
             found = Measured(seconds, [history], 0, 0)
-            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, None))
+            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, settings))
     return shape, rows
 
 
@@ -105,14 +105,15 @@ def work(
     tokens: int,
     history: float,
     packing: Packing | None = None,
+    kv_bits: int | None = None,
 ) -> tuple[float, float]:
-    """Bytes (weights, K and V once) and operations of a unit after so many cells."""
+    """Bytes (weights, K and V once, as they are kept) and operations of a unit after so many cells."""
     pairs = tokens * history + tokens * (tokens + 1) / 2
     pairs_of_last = history + tokens  # the last layer attends for the last token alone
     all_pairs = pairs * (text.num_layers - 1) + pairs_of_last
     attention = 4 * all_pairs * text.num_heads * text.head_dim
     num_bytes: float = weight_bytes(text, itemsize, packing)
-    num_bytes += (history + tokens) * kv_bytes(text, itemsize)
+    num_bytes += (history + tokens) * kv_bytes(text, itemsize, kv_bits=kv_bits)
     return num_bytes, matrix_flops(text, tokens) + attention
 
 
@@ -134,7 +135,9 @@ class _Update:
         self.embeddings: Array = self.backend.run(model.embeddings, tokens)
         # Room for the pools' growth is made at once: a session's would have grown long ago.
         room = 3 * tokens + (settings.config.high_watermark if self.bounded else 0)
-        self.cache: FilledCache = self.backend.run(FilledCache, model, left, room, settings.seed)
+        self.cache: FilledCache = self.backend.run(
+            FilledCache, model, left, room, settings.seed, settings.kv_bits
+        )
 
     def measure(self) -> Measured:
         """Warm up, time updates, and time them once more part by part if that was asked for."""
@@ -205,11 +208,12 @@ def _row(
     found: Measured,
     ceilings: Ceilings,
     dtype: str,
-    packing: Packing | None,
+    settings: Settings,
 ) -> Row:
     spread = Spread.of(found.seconds)
     live = sum(found.live) / len(found.live)
-    num_bytes, flops = work(shape.text, ITEMSIZES[dtype], tokens, live, packing)
+    packed = settings.packing, settings.kv_bits  # no peer is measured beside either
+    num_bytes, flops = work(shape.text, ITEMSIZES[dtype], tokens, live, *packed)
     floor = ceilings.floor(num_bytes, flops)
     row = {
         **case,

@@ -85,6 +85,7 @@ def read_settings(options: argparse.Namespace, accelerated: bool) -> Settings:
     return Settings(
         shape=shape,
         packing=_packing(options),
+        kv_bits=getattr(options, "kv_bits", None),
         layers=getattr(options, "layers", None),
         histories=tuple(histories if given is None else given),
         queries=tuple(queries or (QUERIES.get(name, 1),)),

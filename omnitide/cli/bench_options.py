@@ -124,6 +124,8 @@ def _add_packing(parser: Any) -> None:
     number_or_none(parser, "bits of the matrices: 4 or 8 (default: not quantised)", "--q-bits")
     groups = "their elements that share a scale: 32, 64 or 128 (64)"
     number_or_none(parser, groups, "--q-group-size")
+    bits = "bits of keys and values: 8 packs them (default: the backend's dtype)"
+    number_or_none(parser, bits, "--kv-bits")
 
 
 def _add_kept(parser: Any, policies: str | None = None) -> None:

@@ -101,7 +101,7 @@ def lines(report: Report) -> Iterator[str]:
     yield (
         f"{report.shape.name}: {text.num_layers} layers, {text.num_heads} heads, "
         f"{text.num_kv_heads} KV heads of {text.head_dim}"
-        + ("" if report.settings.packing is None else f", {report.settings.packing}")
+        + (f", {report.settings.packed}" if report.settings.packed else "")
     )
     yield ""
     columns = COLUMNS[report.bench]
