@@ -312,8 +312,8 @@ class MlxBackend(Composed):
     ) -> Array:
         """Attention probability of each head, query and cell, float32."""
         check_attention(q, raw(pools), layer, step, "attention_weights")
-        at = self._on_device(step).cells
-        weights = attention.paged_weights(q, pools.keys[layer], step, at, scale)
+        at, keys, _ = self._read(raw(pools), layer, step)
+        weights = attention.paged_weights(q, keys, at.step, at.cells, scale)
         if isinstance(pools, WriteThroughPools) and weights.size:
             pools.last[layer] = weights
         return weights

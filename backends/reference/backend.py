@@ -237,7 +237,8 @@ class ReferenceBackend(Composed):
     ) -> Floats:
         """Attention probability of each head, query and cell."""
         check_attention(q, pools, layer, step, "attention_weights")
-        return attention.paged_weights(q, pools.keys[layer], step, scale)
+        keys, _, at = self._read(pools, layer, step)
+        return attention.paged_weights(q, keys, at, scale)
 
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""

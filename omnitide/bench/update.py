@@ -107,7 +107,7 @@ def work(
     packing: Packing | None = None,
     kv_bits: int | None = None,
 ) -> tuple[float, float]:
-    """Bytes (weights, K and V once, as they are kept) and operations of a unit after so many cells."""
+    """Bytes (weights; K and V once, as they are kept) and operations of a unit after cells."""
     pairs = tokens * history + tokens * (tokens + 1) / 2
     pairs_of_last = history + tokens  # the last layer attends for the last token alone
     all_pairs = pairs * (text.num_layers - 1) + pairs_of_last

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from omnitide.backends.cuda import cache_writes, device_step, elementwise, norms, plain_attention
+from omnitide.backends.cuda import (
+    cache_writes,
+    device_step,
+    eight_bit,
+    elementwise,
+    norms,
+    plain_attention,
+)
 from omnitide.backends.cuda import sampling as sampling_module
 from omnitide.backends.cuda.instances import Instance
 from omnitide.pages import PAGE_SIZE
@@ -23,7 +30,12 @@ from omnitide.step import Step
 
 DTYPES = {"__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16, "float": np.float32}
 SCALARS = {"int": np.int32, "long long": np.int64, "float": np.float32, "bool": np.bool_}
-POINTERS = {"int": np.int32, "unsigned": np.uint32, "float": np.float32}
+POINTERS = {
+    "int": np.int32,
+    "unsigned": np.uint32,
+    "float": np.float32,
+    "signed char": np.int8,
+}
 LARGEST_BLOCK, LARGEST_SHARED = 1024, 99 * 1024
 
 
@@ -124,6 +136,47 @@ def test_cache_writes(
     ]
     narrow = [name.endswith((", 1>", "<unsigned>")) for name in launched]
     assert all(narrow) if dim == 18 else not any(narrow)
+
+
+@pytest.mark.parametrize(
+    ("dim", "unit"), [(128, "uint4"), (20, "unsigned"), (18, "unsigned short")]
+)
+def test_bytes_move_in_the_largest_unit_that_fits(
+    compiler: Any, launched: list[str], fake: Callable[..., Any], dim: int, unit: str
+) -> None:
+    rows = [fake(np.zeros((3, 2, PAGE_SIZE, dim), np.int8)) for _ in range(2)]
+    slots = np.arange(9, dtype=np.int32)
+    cache_writes.CacheWrites(compiler).migrate(rows, slots, slots + 50)
+    assert launched == [f"move_rows<{unit}>"]
+
+
+@pytest.mark.parametrize("dim", [128, 18])
+def test_rows_of_eight_bits(
+    compiler: Any,
+    launched: list[str],
+    dtype: str,
+    array: Callable[..., Any],
+    fake: Callable[..., Any],
+    make_step: Callable[..., Any],
+    dim: int,
+) -> None:
+    step: Step = make_step(np.random.default_rng(2), dim, 100, 9, 3)
+    at = device_step.DeviceStep.of(step)
+    keys, values = (fake(np.zeros((3, 2, PAGE_SIZE, dim), np.int8)) for _ in range(2))
+    scales = [fake(np.zeros((3, 2, PAGE_SIZE), np.float32)) for _ in range(2)]
+    angles = tuple(fake(np.zeros((3 * PAGE_SIZE, dim // 2), np.float32)) for _ in range(2))
+    factors = fake(np.zeros((2, dim), np.float32))
+    k = array(9, 5, dim)[:, 1:3]
+    rows = eight_bit.EightBitRows(compiler)
+    rows.factors(k, factors)
+    rows.pack((keys, values, *scales), factors, angles, k, k, at)
+    rows.place_angles(angles, *(fake(x) for x in (step.slots, step.cos, step.sin)))
+    wide = array(3, 2, PAGE_SIZE, dim), array(3, 2, PAGE_SIZE, dim)
+    rows.widen((keys, values, *scales), factors, angles, wide, at)
+    found = [name.partition("<")[0] for name in launched]
+    assert found == ["channel_factors", "pack_rows", "place_angles", "widen"]
+    width = "1" if dim == 18 else str(16 // wide[0].dtype.itemsize)
+    assert launched[-1].endswith(f", {width}>")
 
 
 @pytest.mark.parametrize("columns", [16384, 33])

@@ -47,8 +47,8 @@ def _poisoned(backend: Backend, layers: int = 1) -> Any:
 
 
 def _host(array: Any) -> Any:
-    """Any array of NumPy or MLX; none of these is bfloat16."""
-    return np.array(array)
+    """Any array of NumPy, MLX or CuPy; none of these is bfloat16."""
+    return array.get() if hasattr(array, "get") else np.array(array)
 
 
 def _held(pools: Any, layer: int, slots: Any) -> tuple[Any, Any]:
@@ -172,6 +172,28 @@ def test_mass_adds_up_to_the_queries(packing: Backend, tolerance: Callable[[str]
     assert mass.shape == (90,)
     assert (mass > 0).all()
     np.testing.assert_allclose(mass.sum(), 90 * HEADS, rtol=1e-4)
+
+
+def test_weights_are_those_of_the_mass(packing: Backend) -> None:
+    """One by one they are not computed by the same way, and not always by the device."""
+    rng = np.random.default_rng(6)
+    k, v = _outliers(rng, 90)
+    whole = _step(rng, 90, 90)
+    step = _step(np.random.default_rng(6), 90, 5, whole.slots)
+    q = rng.standard_normal((5, HEADS, DIM))
+
+    def call() -> Any:
+        pools = _poisoned(packing)
+        packing.append(pools, 0, whole, packing.asarray(k / 5), packing.asarray(v))
+        given = packing.asarray(q), pools, 0, step, DIM**-0.5
+        weights, mass = packing.attention_weights(*given), packing.attention_mass(*given)
+        return packing.to_numpy(weights), packing.to_numpy(mass)
+
+    weights, mass = packing.run(call)
+    assert weights.shape == (HEADS, 5, 90)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-3)
+    far = {"float16": 4e-3, "bfloat16": 3e-2}.get(packing.dtype, 2e-5)
+    np.testing.assert_allclose(weights.sum(axis=(0, 1)), mass, atol=far * mass.max())
 
 
 def test_migration_moves_bits_and_growing_keeps_them(packing: Backend) -> None:
