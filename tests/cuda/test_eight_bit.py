@@ -47,9 +47,10 @@ class Rows:
 
 @pytest.fixture
 def packed(compiler: Compiler, poison: Callable[..., Any]) -> Callable[..., Rows]:
-    """Packs tokens: `packed(k, v, step, first)`; the factors are of the first rows."""
+    """Packs tokens: `packed(tokens, step, first)`; the factors are of the first rows."""
 
-    def make(k: Any, v: Any, step: Step, first: int) -> Rows:
+    def make(tokens: NDArray[Any], step: Step, first: int) -> Rows:
+        k, v = _split(cp.asarray(tokens))
         _, heads, dim = k.shape
         rows = EightBitRows(compiler)
         factors = poison("float32", heads, dim)
@@ -64,25 +65,29 @@ def packed(compiler: Compiler, poison: Callable[..., Any]) -> Callable[..., Rows
     return make
 
 
-def _reference(k: Any, v: Any, step: Step, first: int) -> EightBitPools:
+def _split(tokens: Any) -> tuple[Any, Any]:
+    """Keys and values, parts of one matrix product's result."""
+    heads = tokens.shape[1] // 2
+    return tokens[:, :heads], tokens[:, heads : 2 * heads]
+
+
+def _reference(tokens: NDArray[Any], step: Step, first: int) -> EightBitPools:
     """The same rows packed by NumPy in float32."""
+    k, v = _split(tokens.astype(np.float32))
     _, heads, dim = k.shape
     pools = reference.new_pools(1, (PAGES, heads, PAGE_SIZE, dim))
     for arrays, filling in zip(pools.paged, (77, 77, np.nan, np.nan), strict=True):
         arrays[0][...] = filling
-    wide = cp.asnumpy(k).astype(np.float32), cp.asnumpy(v).astype(np.float32)
-    with np.errstate(all="ignore"):
-        for part in (slice(0, first), slice(first, None)):
-            some = replace(step, query_slots=step.query_slots[part])
-            reference.append(pools, 0, some, *(x[part] for x in wide))
+    for part in (slice(0, first), slice(first, None)):
+        some = replace(step, query_slots=step.query_slots[part])
+        reference.append(pools, 0, some, k[part], v[part])
     return pools
 
 
-def _tokens(rng: np.random.Generator, dtype: Any, heads: int, dim: int) -> Any:
-    """Parts of one matrix product's result, with channels of very different size."""
+def _tokens(rng: np.random.Generator, dtype: Any, heads: int, dim: int) -> NDArray[Any]:
+    """Keys, values and something behind them, with channels of very different size."""
     sizes = np.exp(rng.normal(0, 1.5, (2 * heads + 1, dim)))
-    wide = cp.asarray((rng.standard_normal((CELLS, 2 * heads + 1, dim)) * sizes).astype(dtype))
-    return wide[:, :heads], wide[:, heads : 2 * heads]
+    return (rng.standard_normal((CELLS, 2 * heads + 1, dim)) * sizes).astype(dtype)
 
 
 @pytest.mark.parametrize(("heads", "dim"), SHAPES)
@@ -99,10 +104,10 @@ def test_what_is_stored_is_the_references_to_the_bit(
 ) -> None:
     rng = np.random.default_rng(dim)
     step = make_step(rng, dim, CELLS, CELLS, PAGES)
-    k, v = _tokens(rng, values(rng, dtype, 1).dtype, heads, dim)
-    k[20], v[21] = 0, 0
-    k[22], v[22] = 1e-30, 1e-30  # 0 in float16; in float32 the scale of v is a denormal
-    made, want = packed(k, v, step, first), _reference(k, v, step, first)
+    tokens = _tokens(rng, values(rng, dtype, 1).dtype, heads, dim)
+    tokens[20, :heads], tokens[21, heads:] = 0, 0
+    tokens[22] = 1e-37  # 0 in float16, else the scale of the values is a denormal
+    made, want = packed(tokens, step, first), _reference(tokens, step, first)
     np.testing.assert_array_equal(bits(made.factors), bits(want.factors[0]))
     for got, right in zip(made.pools, want.paged, strict=True):
         np.testing.assert_array_equal(bits(got), bits(right[0]))
@@ -121,9 +126,9 @@ def test_a_row_with_nan_or_infinity_is_nan_and_no_other(
 ) -> None:
     rng = np.random.default_rng(3)
     step = make_step(rng, 64, CELLS, CELLS, PAGES)
-    k, v = _tokens(rng, values(rng, dtype, 1).dtype, 2, 64)
-    k[100, 1, 3], v[101, 0, 5] = np.nan, np.inf
-    made = packed(k, v, step, 9)
+    tokens = _tokens(rng, values(rng, dtype, 1).dtype, 2, 64)
+    tokens[100, 1, 3], tokens[101, 2, 5] = np.nan, np.inf
+    made = packed(tokens, step, 9)
     wide = poison(dtype, PAGES, 2, PAGE_SIZE, 64), poison(dtype, PAGES, 2, PAGE_SIZE, 64)
     made.rows.widen(made.pools, made.factors, made.angles, wide, DeviceStep.of(step))
     page, row = np.divmod(step.query_slots, PAGE_SIZE)
@@ -150,7 +155,7 @@ def test_live_rows_are_made_wide_as_append_turns_them_and_no_others(
     rng = np.random.default_rng(dim + 1)
     whole = make_step(rng, dim, CELLS, CELLS, PAGES)
     kind = values(rng, dtype, 1).dtype
-    made = packed(*_tokens(rng, kind, heads, dim), whole, 9)
+    made = packed(_tokens(rng, kind, heads, dim), whole, 9)
     some = np.sort(rng.permutation(CELLS)[:70])
     step = replace(
         whole,
@@ -190,7 +195,7 @@ ROTARY = Rotary(DIM, 1e6, None)
 WIDTHS = (HEADS, KV_HEADS, KV_HEADS)  # of q, k and v of a layer, in heads
 
 
-@dataclass
+@dataclass(eq=False)
 class Twins:
     """A stream over packed pools on the GPU, and over the reference's, which also is the oracle.
 
@@ -212,24 +217,26 @@ class Twins:
         self.oracle: Any = load_backend("reference", "float64")
         self.pools = self.backend.run(self.backend.new_pools, LAYERS, KV_HEADS, DIM, self.pages, 8)
         self.right = self.host.new_pools(LAYERS, KV_HEADS, DIM, self.pages, 8)
-        for pools in (self.pools, self.right):
-            for arrays in (pools.key_scales, pools.value_scales):
-                for array in arrays:
-                    array[...] = np.nan
-        self._poison(self.pools.scratch.angles)
+        self.backend.run(self._poison)
+        for arrays in (self.right.key_scales, self.right.value_scales):
+            for array in arrays:
+                array.fill(np.nan)
 
-    def _poison(self, arrays: Any) -> None:
-        for array in arrays:
-            array.fill(np.nan)
+    def _poison(self) -> None:
+        """Everything is NaN. On the backend's thread."""
+        scratch = self.pools.scratch
+        scales = (*self.pools.key_scales, *self.pools.value_scales)
+        for array in (*scratch.wide, *scratch.angles, *scales):
+            _fill(array)
 
     def forward(self, x: Any, pools: Any, step: Step) -> Any:
-        """Attention of every layer, of the last token."""
-        backend, seen = self.backend, []
+        """Attention of both layers, of the last token, added up."""
+        seen = []
         for layer in range(LAYERS):
             q, k, v = self.parts(x, layer)
-            backend.append(pools, layer, step, k, v)
-            seen.append(backend.attention(q, pools, layer, step, SCALE)[-1:])
-        return backend.concat(seen)
+            self.backend.append(pools, layer, step, k, v)
+            seen.append(self.backend.attention(q, pools, layer, step, SCALE)[-1:])
+        return seen[0] + seen[1]
 
     def parts(self, x: Any, layer: int) -> tuple[Any, Any, Any]:
         """Queries, keys and values of a layer, strided views."""
@@ -241,7 +248,7 @@ class Twins:
         return q, k, v
 
     def go_on(self, count: int, values: Callable[..., Any], close: Callable[..., None]) -> None:
-        """A pass over new tokens, compared with the reference in what is stored and what is seen."""
+        """A pass over new tokens; what is stored and what is seen are the reference's."""
         free = np.setdiff1d(np.arange(self.pages * PAGE_SIZE), self.slots)
         new = self.rng.permutation(free)[:count]
         self.slots = np.concatenate([self.slots, new]).astype(np.int32)
@@ -255,11 +262,14 @@ class Twins:
         expected = self._expected(x.astype(np.float32), step)
 
         def call() -> Any:
-            self._poison(self.pools.scratch.wide)
-            return self.backend.forward_pass(self.forward, cp.asarray(x), self.pools, step)
+            for array in self.pools.scratch.wide:
+                _fill(array)
+            out = self.backend.forward_pass(self.forward, cp.asarray(x), self.pools, step)
+            found = self.backend.to_numpy(out)
+            self.check_stored()
+            return found
 
         close(self.backend.run(call), expected, self.dtype)
-        self.check_stored()
 
     def step(self, count: int) -> Step:
         """The newest tokens are the queries."""
@@ -271,16 +281,19 @@ class Twins:
         return Step(self.slots, orders, cos, sin, *at_new, rotation=angles)
 
     def _expected(self, x: NDArray[np.float32], step: Step) -> NDArray[np.float64]:
-        seen = []
+        seen = np.zeros((1, HEADS, DIM))
         for layer in range(LAYERS):
             q, k, v = self.parts(x, layer)
             self.host.append(self.right, layer, step, k, v)
             wide = q.astype(np.float64)
-            seen.append(self.oracle.attention(wide, self.right, layer, step, SCALE)[-1:])
-        return np.concatenate(seen)
+            seen += self.oracle.attention(wide, self.right, layer, step, SCALE)[-1:]
+        return seen
 
     def check_stored(self) -> None:
-        """Elements, scales and factors of the live cells have the reference's bits."""
+        """Elements, scales and factors of the live cells have the reference's bits.
+
+        On the backend's thread.
+        """
         page, row = np.divmod(self.slots, PAGE_SIZE)
         for got, want in zip(self.pools.paged, self.right.paged, strict=True):
             for one, other in zip(got, want, strict=True):
@@ -310,23 +323,29 @@ class Twins:
         self.pages += 1
         for backend, pools in ((self.backend, self.pools), (self.host, self.right)):
             backend.run(backend.grow_pools, pools, self.pages)
-            for arrays in (pools.key_scales, pools.value_scales):
-                for array in arrays:
-                    array[-1] = np.nan
-        self.backend.run(self._poison, self.pools.scratch.angles)
+
+        def poison() -> None:
+            for array in (*self.pools.key_scales, *self.pools.value_scales):
+                _fill(array[-1:])
+            for array in self.pools.scratch.angles:
+                _fill(array)
+
+        self.backend.run(poison)
+
+
+def _fill(array: Any) -> None:
+    """NaN everywhere: every bit is set."""
+    array.view(np.uint8).fill(0xFF)
 
 
 @pytest.fixture
-def close(
-    assert_close: Callable[..., None], tolerance: Callable[[str], float]
-) -> Callable[..., None]:
+def close(tolerance: Callable[[str], float]) -> Callable[..., None]:
     """As `assert_close`; keys and values are rounded once more, where they are made wide."""
 
-    def compare(got: Any, want: NDArray[np.float64], dtype: str) -> None:
-        wide = cp.asnumpy(got).astype(np.float64)
-        assert wide.shape == want.shape
-        assert not np.isnan(wide).any()
-        error, allowed = np.abs(wide - want).max(), 2 * tolerance(dtype) * np.abs(want).max()
+    def compare(got: NDArray[Any], want: NDArray[np.float64], dtype: str) -> None:
+        assert got.shape == want.shape
+        assert not np.isnan(got).any()
+        error, allowed = np.abs(got - want).max(), 2 * tolerance(dtype) * np.abs(want).max()
         assert error <= allowed, f"off by up to {error:.3g}, allowed {allowed:.3g}"
 
     return compare
