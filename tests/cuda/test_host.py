@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +27,11 @@ from omnitide.backends.cuda import quantized as quantized_module
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.instances import Instance
 from omnitide.backends.cuda.paged import room_for
+from omnitide.config import MediaOptions, RetentionConfig
+from omnitide.memory import Room, memory_need
 from omnitide.models.decoder import Decoder
 from omnitide.models.names import text_tensors
+from omnitide.models.outline import read_outline
 from omnitide.models.qwen2_5_omni.config import parse_config
 from omnitide.models.qwen2_5_omni.tiny import tiny_config
 from omnitide.quantized import QuantizedWeight
@@ -307,6 +311,53 @@ def test_a_pass_launches_what_it_should(
     assert ("cublas" in first) == (not halves or queries > 4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("queries", [1, 3, 70])
+def test_a_pass_over_packed_rows_launches_what_it_should(
+    dtype: str, queries: int, hopper: bool, launches: Launches
+) -> None:
+    """Rows are packed and made wide once a layer; factors are made once, and never recorded."""
+    backend = make_backend(dtype, hopper)
+    pools = backend.run(backend.new_pools, 2, 1, 128, 6, 8)
+    attend = ("plain_attend", "decode_attention", "prefill_attention")
+
+    def forward(x: Any, pools: Any, step: Step) -> Any:
+        k = x[:, :128].reshape(len(x), 1, 128)
+        for layer in range(2):
+            backend.append(pools, layer, step, k, k)
+            x = backend.attention(x.reshape(len(x), 2, 128), pools, layer, step, 0.1)
+        return x.reshape(len(x), 256)[-1]
+
+    def go(rotation: int | None) -> list[str]:
+        launches.names.clear()
+        x = backend.asarray(np.zeros((queries, 256), np.float32))
+        step = step_of(100 + queries, queries, rotation)
+        backend.run(backend.forward_pass, forward, x, pools, step)
+        ours = {"channel_factors", "pack_rows", "place_angles", "widen"}
+        named = ["attend" if name.startswith(attend) else name for name in launches.names]
+        return [name for name in named if name in {*ours, "attend"}]
+
+    first, second, third = go(0), go(0), go(0)
+    recorded = ["pack_rows", "widen", "attend"] * 2
+    eager = ["channel_factors", "pack_rows", "widen", "attend"] * 2
+    if queries == 1:
+        assert first == ["place_angles", *eager, *recorded]
+        assert second == third == []
+    else:
+        assert first == ["place_angles", *eager]
+        assert second == recorded * 2
+        assert third == []
+    assert go(1) == ["place_angles"]
+    assert go(None) == ["pack_rows", "place_angles", "widen", "attend"] * 2
+    assert go(1) == ["place_angles"]
+    backend.run(
+        backend.migrate, pools, np.arange(3, dtype=np.int32), np.arange(200, 203, dtype=np.int32)
+    )
+    assert launches.names[-2:] == ["move_rows", "move_rows"]
+    assert go(1) == ["place_angles"]
+    assert go(1) == []
+
+
 def test_a_replayed_pass_reads_its_own_step_whichever_was_prepared(
     hopper: bool, launches: Launches
 ) -> None:
@@ -537,6 +588,90 @@ def test_copies_and_growing_keep_contents(hopper: bool, launches: Launches) -> N
     after = [np.array(array)[:3] for array in (*pools.keys, *pools.values)]
     np.testing.assert_array_equal(after, before)
     assert {array.shape[0] for array in (*pools.keys, *pools.values, *pools.rotated)} == {5}
+
+
+def test_packed_rows_grow_with_all_that_is_read_through_them(
+    hopper: bool, launches: Launches
+) -> None:
+    backend = make_backend("float16", hopper)
+    pools = backend.run(backend.new_pools, 2, 1, 64, 3, 8)
+    before, recorder = [], pools.recorder
+    for arrays in pools.paged:
+        for array in arrays:
+            array[...] = np.random.default_rng(2).integers(-100, 100, array.shape)
+            before.append(np.array(array))
+    pools.rotation = 0
+    backend.run(backend.grow_pools, pools, 5)
+    after = [np.array(array)[:3] for arrays in pools.paged for array in arrays]
+    for one, other in zip(after, before, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert {array.shape[0] for arrays in pools.paged for array in arrays} == {5}
+    assert [array.shape for array in pools.scratch.wide] == [(5, 1, 64, 64)] * 2
+    assert [array.shape for array in pools.scratch.angles] == [(5 * 64, 32)] * 2
+    assert pools.rotation is None
+    assert pools.recorder is not recorder
+    with pytest.raises(ValueError, match="num_pages must be at least the present 5, got 4"):
+        backend.run(backend.grow_pools, pools, 4)
+
+
+@pytest.mark.parametrize("fits", range(12))
+def test_packed_rows_that_can_not_grow_stay_usable(
+    fits: int, hopper: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever array it is that finds no memory: there is room in all for each row there is."""
+    from omnitide.backends.cuda import eight_bit_pools
+    from omnitide.errors import BackendError
+
+    backend = make_backend("float16", hopper)
+    pools = backend.run(backend.new_pools, 2, 1, 64, 3, 8)
+    empty, left = eight_bit_pools.cp.empty, [fits]
+
+    def scarce(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise MemoryError("out")
+        return empty(*args)
+
+    # Two arrays of floats, two of angles, and four of each of two layers.
+    monkeypatch.setattr(eight_bit_pools.cp, "empty", scarce)
+    with pytest.raises(BackendError, match=r"\[grow_pools\] not enough GPU memory"):
+        backend.run(backend.grow_pools, pools, 5)
+    arrays = [array for arrays in pools.paged for array in arrays]
+    assert pools.num_pages == 3 == min(array.shape[0] for array in arrays)
+    assert min(array.shape[0] for array in pools.scratch.wide) >= pools.num_pages
+    assert min(array.shape[0] for array in pools.scratch.angles) >= pools.num_pages * 64
+    monkeypatch.setattr(eight_bit_pools.cp, "empty", empty)
+    backend.run(backend.grow_pools, pools, 5)
+    assert pools.num_pages == 5
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_memory_of_packed_rows_is_told_beforehand(
+    dtype: str, hopper: bool, launches: Launches, tiny_checkpoint: Callable[..., Path]
+) -> None:
+    """The pools as keys and values, what they are read through as scratch."""
+    outline, backend = read_outline(tiny_checkpoint(), "tiny"), make_backend(dtype, hopper)
+    needs = [
+        backend.run(
+            memory_need,
+            outline,
+            backend,
+            policy="omnipick",
+            retention=RetentionConfig(),
+            media=MediaOptions(),
+            room=Room(20, 100, 100),
+            max_kv_size=None,
+            kv_bits=bits,
+        )
+        for bits in (None, 8)
+    ]
+    spec, pages = outline.spec, needs[0].kv_bytes // (needs[0].token_bytes * 64)
+    shape = spec.num_layers, spec.num_kv_heads, spec.head_dim, pages
+    plain = backend.run(backend.new_pools, *shape)
+    packed = backend.run(backend.new_pools, *shape, 8)
+    packed.factors = list(packed.room)  # as after the first rows
+    assert [need.kv_bytes for need in needs] == [plain.nbytes, packed.nbytes]
+    assert needs[1].scratch_bytes - needs[0].scratch_bytes == packed.scratch.nbytes
 
 
 def test_lack_of_memory_says_how_much_was_needed(
