@@ -13,7 +13,8 @@ cd "$(dirname "$0")/.."
 
 out=sanitize tools="memcheck initcheck racecheck synccheck" dtype=bfloat16
 kernels="prefill_attention_hopper decode_attention decode_attention_cluster matvec prefill_attention
-  segment_attention append turn argmax quantized_matvec quantized_matmul join_parts dequantize"
+  segment_attention append turn argmax quantized_matvec quantized_matmul join_parts dequantize
+  channel_factors pack_rows place_angles widen gather_rows move_rows"
 while getopts "o:t:k:s:" option; do
   case $option in
     o) out=$OPTARG ;;
@@ -37,6 +38,11 @@ tests_of() {  # small shapes that launch the kernel; files, then what -k takes
     quantized_matvec) echo tests/cuda/test_quantized.py "few_rows and 4-64 and 131 and $dtype" ;;
     quantized_matmul | join_parts)
       echo tests/cuda/test_quantized.py "many_rows and 4-64 and (131 or 533) and $dtype" ;;
+    channel_factors | pack_rows | widen)
+      echo tests/cuda/test_eight_bit.py "(to_the_bit or made_wide) and (4-128 or 3-18) and $dtype" ;;
+    place_angles) echo tests/cuda/test_eight_bit.py "stream_are_recorded and $dtype" ;;
+    gather_rows | move_rows)
+      echo tests/cuda/test_cache_writes.py "simultaneous and (swap or packing) and $dtype" ;;
     dequantize) echo tests/cuda/test_quantized.py "values_are and $dtype" ;;
     *) echo tests/parity/test_paged_cache.py "cuda-$dtype and not queries2304" ;;
   esac
