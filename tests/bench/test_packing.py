@@ -82,6 +82,36 @@ def test_rows_have_the_bytes_of_packed_weights(
 
 
 @pytest.mark.parametrize("run", [decode.run, update.run])
+def test_rows_have_the_bytes_of_packed_keys_and_values(
+    backend: ReferenceBackend, settings: Make, ceilings: Ceilings, run: Callable[..., Any]
+) -> None:
+    given: dict[str, Any] = {"policies": ("full",), "histories": (100,), "repeat": 1}
+    found = []
+    for bits in (None, 8):
+        _, (row,) = run(backend, settings(kv_bits=bits, **given), ceilings, Course())
+        assert row["floor_ms"] == pytest.approx(
+            1e3 * ceilings.floor(row["bytes"], row.get("flops", 0))
+        )
+        found.append(row["bytes"])
+    # Of the tiny decoder: 100 cells and a new one, three layers with one KV head of 128, float32.
+    assert found[0] - found[1] == 101 * 3 * 2 * (128 * 4 - (128 + 4))
+
+
+@pytest.mark.parametrize("run", [decode.run, update.run])
+def test_a_backend_that_does_not_pack_keys_and_values_is_refused(
+    backend: ReferenceBackend,
+    settings: Make,
+    ceilings: Ceilings,
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backend, "kv_bits", frozenset())
+    monkeypatch.setattr(backend, "new_pools", lambda *_: pytest.fail("pools were made"))
+    with pytest.raises(ConfigError, match="backend reference doesn't pack keys and values"):
+        run(backend, settings(kv_bits=8), ceilings, Course())
+
+
+@pytest.mark.parametrize("run", [decode.run, update.run])
 def test_a_backend_without_such_weights_is_refused(
     backend: ReferenceBackend,
     settings: Make,

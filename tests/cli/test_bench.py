@@ -101,6 +101,18 @@ def test_matrices_may_be_quantised(name: str, backend: str, call: Callable[..., 
     assert line in call(*given).out.splitlines()
 
 
+@pytest.mark.parametrize("backend", CPU)
+@pytest.mark.parametrize("name", ["decode", "update"])
+def test_keys_and_values_may_be_packed(name: str, backend: str, call: Callable[..., Any]) -> None:
+    given = arguments(name, "--backend", backend, "--kv-bits", 8)
+    assert call(*given, "--json").json()["settings"]["kv_bits"] == 8
+    plain = call(*arguments(name, "--backend", backend, "--json")).json()
+    assert plain["settings"]["kv_bits"] is None
+    done = call(*given, "--q-bits", 8, "--q-group-size", 32)
+    (line,) = (line for line in done.out.splitlines() if line.startswith("tiny: "))
+    assert line.endswith("matrices in 8 bits, groups of 32, keys and values in 8 bits")
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_pictures_are_drawn(name: str, call: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "bench.png"
@@ -225,6 +237,12 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         ("bench", "decode", "--shape", "minicpm-o", "--q-bits", 4, "--peer", "torch"),
         "[bench] --peer torch: no peer has quantised matrices like ours; leave out",
     ),
+    "kv-bits": (("bench", "decode", "--kv-bits", 4), "[bench] --kv-bits must be 8, got 4"),
+    "kv-bits-and-peer": (
+        ("bench", "update", "--kv-bits", 8, "--peer", "torch"),
+        "[bench] --peer torch: no peer packs keys and values like ours; leave out",
+    ),
+    "kv-bits-of-a-session": (("bench", "session", "--kv-bits", 8), "unknown arguments"),
     "q-bits-of-a-session": (("bench", "session", "--q-bits", 4), "unknown arguments"),
     "head-size": (
         ("bench", "attention", "--head-dim", 7),
