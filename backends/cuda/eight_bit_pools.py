@@ -69,13 +69,13 @@ class CudaEightBitPools(EightBitPools):
     `nbytes` counts what is kept of the cells, as on other backends, and not the scratch.
 
     Attributes:
-        room: Where `factors` lie once they are made, float32, (layer, kv_head, head_dim).
+        room: Where `factors` lie once they are made, float32, (kv_head, head_dim) a layer.
         scratch: Of the layer at hand.
         rotation: `Step.rotation` of the scratch's angles; None: not known to be right.
         recorder: Passes recorded over these very arrays; a new one when an array is replaced.
     """
 
-    room: Array
+    room: list[Array]
     scratch: Scratch
     rotation: int | None = None
     recorder: Recorder = field(default_factory=Recorder)
@@ -106,7 +106,8 @@ class EightBitStore:
             BackendError: There is not enough memory; nothing is kept.
         """
         rows = int(np.prod(shape[:3]))
-        needed = 2 * num_layers * rows * (shape[3] + 4) + Scratch.bytes_for(shape, dtype)
+        factors = 4 * num_layers * shape[1] * shape[3]
+        needed = 2 * num_layers * rows * (shape[3] + 4) + factors + Scratch.bytes_for(shape, dtype)
 
         def arrays(size: tuple[int, ...], kind: Any) -> list[Array]:
             return [cp.empty(size, kind) for _ in range(num_layers)]
@@ -118,7 +119,7 @@ class EightBitStore:
                 key_scales=arrays(shape[:3], np.float32),
                 value_scales=arrays(shape[:3], np.float32),
                 factors=[None] * num_layers,
-                room=cp.empty((num_layers, shape[1], shape[3]), np.float32),
+                room=arrays(shape[1::2], np.float32),
                 scratch=Scratch.empty(shape, dtype),
             )
 

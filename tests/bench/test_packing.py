@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from omnitide.backends.eight_bit import EightBitPools
 from omnitide.backends.reference.backend import ReferenceBackend
 from omnitide.bench import decode, update
 from omnitide.bench.ceilings import Ceilings
@@ -83,16 +84,28 @@ def test_rows_have_the_bytes_of_packed_weights(
 
 @pytest.mark.parametrize("run", [decode.run, update.run])
 def test_rows_have_the_bytes_of_packed_keys_and_values(
-    backend: ReferenceBackend, settings: Make, ceilings: Ceilings, run: Callable[..., Any]
+    backend: ReferenceBackend,
+    settings: Make,
+    ceilings: Ceilings,
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: dict[str, Any] = {"policies": ("full",), "histories": (100,), "repeat": 1}
-    found = []
+    found, kinds, make = [], [], backend.new_pools
+
+    def new_pools(*args: Any) -> Any:
+        pools = make(*args)
+        kinds.append(isinstance(pools, EightBitPools))
+        return pools
+
+    monkeypatch.setattr(backend, "new_pools", new_pools)
     for bits in (None, 8):
         _, (row,) = run(backend, settings(kv_bits=bits, **given), ceilings, Course())
         assert row["floor_ms"] == pytest.approx(
             1e3 * ceilings.floor(row["bytes"], row.get("flops", 0))
         )
         found.append(row["bytes"])
+    assert kinds == [False, True]
     # Of the tiny decoder: 100 cells and a new one, three layers with one KV head of 128, float32.
     assert found[0] - found[1] == 101 * 3 * 2 * (128 * 4 - (128 + 4))
 

@@ -151,7 +151,7 @@ def test_live_rows_are_made_wide_as_append_turns_them_and_no_others(
     bits: Callable[..., Any],
     make_step: Callable[..., Step],
 ) -> None:
-    """Some of the cells, in a list with room for more tiles."""
+    """Some of the cells, in a list with room for more tiles, which are not looked at."""
     rng = np.random.default_rng(dim + 1)
     whole = make_step(rng, dim, CELLS, CELLS, PAGES)
     kind = values(rng, dtype, 1).dtype
@@ -170,6 +170,7 @@ def test_live_rows_are_made_wide_as_append_turns_them_and_no_others(
     )
     at = DeviceStep.empty(len(step.tiles.subblocks) + room, 70, dim // 2)
     at.load(step)
+    at.masks[len(step.tiles.subblocks) :] = 0xFFFFFFFF
     shape = (PAGES, heads, PAGE_SIZE, dim)
     wide = poison(dtype, *shape), poison(dtype, *shape)
     made.rows.widen(made.pools, made.factors, made.angles, wide, at)
