@@ -174,7 +174,7 @@ class QuantizedMatVec:
         packs = even_groups * group // 8
         fold = min(group, 64)
         row_of_x = packs + 1 if fold == 64 else packs | 4
-        static = 4 * 16 * room + 64
+        static = 4 * 16 * room + 448
         for ring in self._rings or (RINGS_OF_8 if bits == 8 else RINGS):
             warps = min(ring.warps, 8) if room > 8 or bits == 8 else ring.warps
             pairs = max(ring.row_bytes * 8 // (2 * bits * group), 1)

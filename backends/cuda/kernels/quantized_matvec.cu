@@ -146,6 +146,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
 
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float squares[TOKENS * MAX_WARPS];
+  __shared__ __align__(128) uint4 zeros[20];
   const int thread = threadIdx.x, threads = blockDim.x, warps = threads / 32;
   const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
 
@@ -177,6 +178,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       }
     }
   };
+  if (thread < 20) zeros[thread] = uint4{};
   let_successor_start();
 #if __CUDA_ARCH__ >= 900
   __shared__ __align__(8) unsigned long long x_is_here;
@@ -253,11 +255,14 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       unsigned target = shared_address(to) + lane_row * pitch + chunk * 16;
       if (same_matrix) {
         const unsigned char* source = codes_from + byte;
-#pragma unroll 4
-        for (int row = lane_row; row < rows; row += rows_at_once) {
-          copy_16(target, source);
-          target += rows_at_once * pitch;
-          source += rows_at_once * row_bytes;
+#pragma unroll 1
+        for (int first = lane_row; first < TILE; first += 8 * rows_at_once) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            if (first + i * rows_at_once < rows) copy_16(target, source);
+            target += rows_at_once * pitch;
+            source += rows_at_once * row_bytes;
+          }
         }
       } else {
 #pragma unroll 1
@@ -313,6 +318,20 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     return residual + (static_cast<long long>(token) * height_0 + begin + row);
   };
 
+#if __CUDA_ARCH__ >= 900
+  // Asked for by one warp before its own weights: others may be held up by theirs.
+  if (warp == 0) {
+    wait_for_predecessor();
+    if (lane == 0) {
+      const unsigned bytes = width * sizeof(T), barrier = shared_address(&x_is_here);
+      barrier_expect(barrier, tokens * bytes);
+      for (int token = 0; token < tokens; ++token) {
+        copy_bulk(shared_address(inputs + token * x_pitch),
+                  x + static_cast<long long>(token) * width, bytes, barrier);
+      }
+    }
+  }
+#endif
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) fill_next(slot);
   // Of the thread's first output. What comes late is converted where it is needed.
@@ -328,14 +347,6 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   if (its_residual != nullptr) added_residual = load_late(its_residual);
 #if __CUDA_ARCH__ >= 900
   __syncthreads();  // the barrier is there
-  if (thread == 0) {
-    const unsigned bytes = width * sizeof(T), barrier = shared_address(&x_is_here);
-    barrier_expect(barrier, tokens * bytes);
-    for (int token = 0; token < tokens; ++token) {
-      copy_bulk(shared_address(inputs + token * x_pitch), x + static_cast<long long>(token) * width,
-                bytes, barrier);
-    }
-  }
   barrier_wait(shared_address(&x_is_here), 0);
 #endif
   wait_for_groups_but(slots);  // this thread's share of the norm's weights, and of x
@@ -411,58 +422,97 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       const float* sums_of_x = sums + first_group * TOKENS + (TOKENS == 1 ? 0 : 2 * c);
 #pragma unroll 1
       for (int start = 0; start < live; start += READ) {
-        uint4 of_row[4];  // scales of rows g and g + 8, then shifts
+        if constexpr (TOKENS == 1) {
+          float sum[2][4] = {};  // of even and odd groups
 #pragma unroll
-        for (int i = 0; i < 4; ++i) of_row[i] = scales[8 * i];
+          for (int group = 0; group < READ; group += 2) {
+            if (start + group >= live) break;
 #pragma unroll
-        for (int group = 0; group < READ; group += 2) {
-          if (start + group >= live) break;
-          float2 of_rows[4];  // of both groups
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            of_rows[i] = unpack_two(word_of(of_row[i], group / 2), T());
-          }
-          // Beyond the last group, scales and shifts are 0 and x is finite.
-          float sum[2][GRID_TILES][4] = {};
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
+            for (int half = 0; half < 2; ++half) {
+              const uint4* of_x = g == group + half ? packs_of_x + (group + half) * (GROUP / 8)
+                                                    : zeros + c * PACKS + 1;
 #pragma unroll FOLDS_AT_ONCE
-            for (int fold = 0; fold < GROUP / FOLD; ++fold) {
-              const int column = (group + half) * GROUP + fold * FOLD;
-              const unsigned char* from = codes + column * BITS / 8;
-              const auto upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
-              const auto lower =
-                  *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
-#pragma unroll
-              for (int i = 0; i < GRID_TILES; ++i) {
+              for (int fold = 0; fold < GROUP / FOLD; ++fold) {
+                const unsigned char* from =
+                    codes + ((group + half) * GROUP + fold * FOLD) * BITS / 8;
+                const auto upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
+                const auto lower =
+                    *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
 #pragma unroll
                 for (int pack = 0; pack < PACKS; ++pack) {
-                  multiply_pack<T, BITS>(sum[half][i], parts, upper.at + pack * (BITS / 4),
+                  multiply_pack<T, BITS>(sum[half], parts, upper.at + pack * (BITS / 4),
                                          lower.at + pack * (BITS / 4),
-                                         packs_of_x[given[i] + column / 8 + pack]);
+                                         of_x[fold * (FOLD / 8) + pack]);
                 }
               }
             }
           }
+          if (start + 2 * c < live) {
+            const unsigned* words = reinterpret_cast<const unsigned*>(scales) + c;
+            float2 of_rows[4];  // of both groups: scales of rows g and g + 8, then shifts
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float by[4];
+            for (int i = 0; i < 4; ++i) of_rows[i] = unpack_two(words[32 * i], T());
+            const float2 of_x = *reinterpret_cast<const float2*>(sums_of_x + 2 * c);
+            add_group(total[0][0], of_rows[0].x, sum[0][0], of_rows[2].x - POWER * of_rows[0].x,
+                      of_x.x);
+            add_group(total[0][0], of_rows[0].y, sum[1][1], of_rows[2].y - POWER * of_rows[0].y,
+                      of_x.y);
+            add_group(total[0][2], of_rows[1].x, sum[0][2], of_rows[3].x - POWER * of_rows[1].x,
+                      of_x.x);
+            add_group(total[0][2], of_rows[1].y, sum[1][3], of_rows[3].y - POWER * of_rows[1].y,
+                      of_x.y);
+          }
+        } else {
+          uint4 of_row[4];  // scales of rows g and g + 8, then shifts
 #pragma unroll
-            for (int i = 0; i < 4; ++i) by[i] = half == 0 ? of_rows[i].x : of_rows[i].y;
-            const float upper_shift = by[2] - POWER * by[0];
-            const float lower_shift = by[3] - POWER * by[1];
-            const float* of_x = sums_of_x + (group + half) * TOKENS;
-            if constexpr (TOKENS == 1) {
-              add_group(total[0][0], by[0], sum[half][0][0], upper_shift, *of_x);
-              add_group(total[0][2], by[1], sum[half][0][2], lower_shift, *of_x);
-            } else {
+          for (int i = 0; i < 4; ++i) of_row[i] = scales[8 * i];
 #pragma unroll
-              for (int i = 0; i < GRID_TILES; ++i) {
-                const float2 both = *reinterpret_cast<const float2*>(of_x + 8 * i);
-                add_group(total[i][0], by[0], sum[half][i][0], upper_shift, both.x);
-                add_group(total[i][1], by[0], sum[half][i][1], upper_shift, both.y);
-                add_group(total[i][2], by[1], sum[half][i][2], lower_shift, both.x);
-                add_group(total[i][3], by[1], sum[half][i][3], lower_shift, both.y);
+          for (int group = 0; group < READ; group += 2) {
+            if (start + group >= live) break;
+            float2 of_rows[4];  // of both groups
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              of_rows[i] = unpack_two(word_of(of_row[i], group / 2), T());
+            }
+            // Beyond the last group, scales and shifts are 0 and x is finite.
+            float sum[2][GRID_TILES][4] = {};
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+#pragma unroll FOLDS_AT_ONCE
+              for (int fold = 0; fold < GROUP / FOLD; ++fold) {
+                const int column = (group + half) * GROUP + fold * FOLD;
+                const unsigned char* from = codes + column * BITS / 8;
+                const auto upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
+                const auto lower =
+                    *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
+#pragma unroll
+                for (int i = 0; i < GRID_TILES; ++i) {
+#pragma unroll
+                  for (int pack = 0; pack < PACKS; ++pack) {
+                    multiply_pack<T, BITS>(sum[half][i], parts, upper.at + pack * (BITS / 4),
+                                           lower.at + pack * (BITS / 4),
+                                           packs_of_x[given[i] + column / 8 + pack]);
+                  }
+                }
+              }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float by[4];
+#pragma unroll
+              for (int i = 0; i < 4; ++i) by[i] = half == 0 ? of_rows[i].x : of_rows[i].y;
+              const float upper_shift = by[2] - POWER * by[0];
+              const float lower_shift = by[3] - POWER * by[1];
+              const float* of_x = sums_of_x + (group + half) * TOKENS;
+              {
+#pragma unroll
+                for (int i = 0; i < GRID_TILES; ++i) {
+                  const float2 both = *reinterpret_cast<const float2*>(of_x + 8 * i);
+                  add_group(total[i][0], by[0], sum[half][i][0], upper_shift, both.x);
+                  add_group(total[i][1], by[0], sum[half][i][1], upper_shift, both.y);
+                  add_group(total[i][2], by[1], sum[half][i][2], lower_shift, both.x);
+                  add_group(total[i][3], by[1], sum[half][i][3], lower_shift, both.y);
+                }
               }
             }
           }
@@ -482,6 +532,11 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       if (ends || place.left == 0) {
         float* to = partials + (segment + warp) * (TILE * TOKENS);
         if constexpr (TOKENS == 1) {
+#pragma unroll
+          for (int apart = 1; apart < 4; apart *= 2) {
+            total[0][0] += __shfl_xor_sync(ALL_LANES, total[0][0], apart);
+            total[0][2] += __shfl_xor_sync(ALL_LANES, total[0][2], apart);
+          }
           if (c == 0) to[g] = total[0][0], to[g + 8] = total[0][2];
           total[0][0] = total[0][2] = 0.0f;
         } else {
