@@ -79,6 +79,10 @@ class DeviceStep:
         made.load(step)
         return made
 
+    def fits(self, max_tiles: int, num_queries: int) -> bool:
+        """Whether this is the room for such steps."""
+        return (self.max_tiles, self.num_queries) == (max_tiles, num_queries)
+
     def newest(self) -> DeviceStep:
         """The same words with the last query alone: `Step.newest` on the device."""
         return replace(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnitide.backend import Array, Pools
-from omnitide.backends.cuda.arrays import copied, copy_into, cp
+from omnitide.backends.cuda.arrays import copied, cp
 from omnitide.backends.cuda.attention import Attention
 from omnitide.backends.cuda.cache_writes import CacheWrites
 from omnitide.backends.cuda.device_step import DeviceStep, packed
@@ -171,9 +171,13 @@ class PagedCache:
         self._store(pools).migrate(pools, source, destination)
 
     def prepare(self, pools: AnyPools, step: Step) -> None:
-        """Check a step that may be recorded or replayed, and pack its words."""
+        """Check a step that may be recorded or replayed, and load it where it will be read."""
         if step.rotation is not None and not step.observed and step.num_queries > 0:
-            self._prepared = self._ready(pools, step)
+            ready = self._ready(pools, step)
+            recording = pools.recorder.last()
+            if recording is not None and recording.step.fits(ready.tiles, step.num_queries):
+                recording.load(ready.words)
+            self._prepared = ready
 
     def forward_pass(self, forward: Forward, x: Array, pools: AnyPools, step: Step) -> Array:
         """The pass, replayed from a recording if there is one of its kind."""
@@ -187,9 +191,9 @@ class PagedCache:
         recorder = pools.recorder
         recording = recorder.find(kind)
         if recording is not None:
-            recording.step.load_words(ready.words)
-            copy_into(recording.x, cp.ascontiguousarray(x))
-            return recording.replay()
+            if recording.words is not ready.words:
+                recording.load(ready.words)
+            return recording.replay(x)
         if not recorder.is_worth_recording(kind, step.num_queries):
             return forward(x, pools, step)
         room = DeviceStep.empty(ready.tiles, step.num_queries, pools.keys[0].shape[3] // 2)

@@ -12,35 +12,53 @@ own. They run one after the other on one stream, so they may share it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from omnitide.backend import Array
-from omnitide.backends.cuda.arrays import copied, cp
+from omnitide.backends.cuda.arrays import copied, copy_into, cp
 from omnitide.backends.cuda.device_step import DeviceStep
+
+Words = NDArray[np.int32]
 
 MOST_RECORDINGS = 8
 """Recordings kept; a stream has units of a few sizes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Recording:
     """A recorded pass.
 
     Attributes:
         step: Where the kernels look for the step.
         x: Where they look for the embeddings.
-        graph: The launches.
         out: Where they leave the result.
+        words: What `step` will hold once the stream has come so far.
     """
 
-    step: DeviceStep
-    x: Array
-    graph: cp.cuda.Graph
-    out: Array
+    def __init__(self, step: DeviceStep, x: Array, graph: cp.cuda.Graph, out: Array) -> None:
+        self.step, self.x, self.out = step, x, out
+        self.words: Words | None = None
+        self._graph = graph
+        self._staged = _page_locked(step.words.size)
+        self._read = cp.cuda.Event(disable_timing=True)
 
-    def replay(self) -> Array:
-        """Run the pass on what `step` and `x` hold. A copy of the result."""
-        self.graph.launch(cp.cuda.get_current_stream())
+    def load(self, words: Words) -> None:
+        """Let `step` hold what `packed` gave, once the stream has come so far. Waits for nothing.
+
+        From page-locked memory: from other memory, a large copy waits for the work before it.
+        """
+        self._read.synchronize()  # of the last load, long since done
+        self._staged[...] = words
+        stream = cp.cuda.get_current_stream()
+        self.step.words.set(self._staged, stream=stream)
+        self._read.record(stream)
+        self.words = words
+
+    def replay(self, x: Array) -> Array:
+        """Run the pass on `x` and what `step` holds. A copy of the result."""
+        copy_into(self.x, x if x.flags.c_contiguous else cp.ascontiguousarray(x))
+        self._graph.launch(cp.cuda.get_current_stream())
         return copied(self.out)
 
 
@@ -58,6 +76,10 @@ class Recorder:
         if recording is not None:
             self._recordings[kind] = recording  # the last used stands last
         return recording
+
+    def last(self) -> Recording | None:
+        """The recording that was found last, or made."""
+        return next(reversed(self._recordings.values()), None)
 
     def is_worth_recording(self, kind: Hashable, num_queries: int) -> bool:
         """Whether to record such a pass: of one token always, else when it comes a second time."""
@@ -87,3 +109,9 @@ class Recorder:
             del self._recordings[next(iter(self._recordings))]
         self._recordings[kind] = Recording(step, x, graph, out)
         return result
+
+
+def _page_locked(size: int) -> Words:
+    """Host memory for so many words that the device reads by itself."""
+    memory = cp.cuda.alloc_pinned_memory(4 * size)
+    return np.frombuffer(memory, np.int32, size)

@@ -52,8 +52,11 @@ RINGS = (
 )
 """For 4 bits. The first that fits is taken. With less under way, `quantized_matmul` is faster."""
 
-RINGS_OF_8 = (Ring(8, 512, 2), *RINGS[2:])
-"""For 8 bits, where a lane has too many registers for more warps, and more would gain nothing."""
+RINGS_OF_8 = (Ring(12, 256, 2), *RINGS[2:])
+"""For 8 bits and one row of x."""
+
+RINGS_OF_8_FOR_MORE = (Ring(8, 512, 2), *RINGS[2:])
+"""For 8 bits and more rows, where a lane has too many registers for more warps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,13 @@ class _Plan:
     slots: int
     batch: int
     shared: int
+
+
+def rings_for(bits: int, rows: int) -> tuple[Ring, ...]:
+    """Of which the first that fits is taken."""
+    if bits == 4:
+        return RINGS
+    return RINGS_OF_8 if rows == 1 else RINGS_OF_8_FOR_MORE
 
 
 def _instance(dtype: str, bits: int, group: int, tokens: int) -> Instance:
@@ -175,8 +185,8 @@ class QuantizedMatVec:
         fold = min(group, 64)
         row_of_x = packs + 1 if fold == 64 else packs | 4
         static = 4 * 16 * room + 64
-        for ring in self._rings or (RINGS_OF_8 if bits == 8 else RINGS):
-            warps = min(ring.warps, 8) if room > 8 or bits == 8 else ring.warps
+        for ring in self._rings or rings_for(bits, room):
+            warps = min(ring.warps, 8) if room > (1 if bits == 8 else 8) else ring.warps
             pairs = max(ring.row_bytes * 8 // (2 * bits * group), 1)
             groups = min(2 * pairs, _MAX_GROUPS, even_groups)
             columns = groups * group
@@ -187,7 +197,7 @@ class QuantizedMatVec:
             shared = (
                 warps * ring.slots * slot
                 + 16 * (tokens + norm) * row_of_x
-                + 4 * room * even_groups
+                + 4 * max(room, 2) * even_groups
                 + sums * (warps - 1)
             )
             most = (self._limit - static - shared) // tile

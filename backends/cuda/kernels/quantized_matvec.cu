@@ -34,6 +34,7 @@
 // Where launches overlap, all places are filled while the predecessor still runs. Then x comes in
 // one bulk copy, which need not queue behind the weights' copies. Older chips ask for x first.
 #include "copies.cuh"
+#include "fixed_point.cuh"
 #include "overlap.cuh"
 #include "packs.cuh"
 #include "quantized.cuh"
@@ -128,7 +129,7 @@ __device__ __forceinline__ void add_group(float& total, float scale, float sum, 
 }
 
 template <typename T, int BITS, int GROUP, int TOKENS>
-__global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
+__global__ void __launch_bounds__(TOKENS > 8 || (BITS == 8 && TOKENS > 1) ? 256 : 512, 1)
     quantized_matvec(const T* x, const T* norm_weight, float eps, const unsigned* codes_0,
                      const unsigned* codes_1, const unsigned* codes_2, const T* scales_0,
                      const T* scales_1, const T* scales_2, const T* shifts_0, const T* shifts_1,
@@ -146,6 +147,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
 
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float squares[TOKENS * MAX_WARPS];
+  __shared__ uint4 zeros;
   const int thread = threadIdx.x, threads = blockDim.x, warps = threads / 32;
   const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
 
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   float* sums = reinterpret_cast<float*>(inputs + (tokens + (norm_weight != nullptr)) * x_pitch);
   // The first and the last warp that add to a segment, then their sums.
   const int sides = gated ? 2 : 1;
-  int* owners = reinterpret_cast<int*>(sums + even_groups * TOKENS);
+  int* owners = reinterpret_cast<int*>(sums + even_groups * (TOKENS == 1 ? 2 : TOKENS));
   float* partials = reinterpret_cast<float*>(owners + 2 * batch * sides);
 
   // Starts the copy of this thread's packs of some rows.
@@ -177,6 +179,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       }
     }
   };
+  if (thread == 0) zeros = uint4{};
   let_successor_start();
 #if __CUDA_ARCH__ >= 900
   __shared__ __align__(8) unsigned long long x_is_here;
@@ -253,11 +256,14 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       unsigned target = shared_address(to) + lane_row * pitch + chunk * 16;
       if (same_matrix) {
         const unsigned char* source = codes_from + byte;
-#pragma unroll 4
-        for (int row = lane_row; row < rows; row += rows_at_once) {
-          copy_16(target, source);
-          target += rows_at_once * pitch;
-          source += rows_at_once * row_bytes;
+#pragma unroll 1
+        for (int first = lane_row; first < TILE; first += 8 * rows_at_once) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            if (first + i * rows_at_once < rows) copy_16(target, source);
+            target += rows_at_once * pitch;
+            source += rows_at_once * row_bytes;
+          }
         }
       } else {
 #pragma unroll 1
@@ -313,6 +319,20 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
     return residual + (static_cast<long long>(token) * height_0 + begin + row);
   };
 
+#if __CUDA_ARCH__ >= 900
+  // Asked for by one warp before its own weights: others may be held up by theirs.
+  if (warp == 0) {
+    wait_for_predecessor();
+    if (lane == 0) {
+      const unsigned bytes = width * sizeof(T), barrier = shared_address(&x_is_here);
+      barrier_expect(barrier, tokens * bytes);
+      for (int token = 0; token < tokens; ++token) {
+        copy_bulk(shared_address(inputs + token * x_pitch),
+                  x + static_cast<long long>(token) * width, bytes, barrier);
+      }
+    }
+  }
+#endif
 #pragma unroll 1
   for (int slot = 0; slot < slots; ++slot) fill_next(slot);
   // Of the thread's first output. What comes late is converted where it is needed.
@@ -328,14 +348,6 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   if (its_residual != nullptr) added_residual = load_late(its_residual);
 #if __CUDA_ARCH__ >= 900
   __syncthreads();  // the barrier is there
-  if (thread == 0) {
-    const unsigned bytes = width * sizeof(T), barrier = shared_address(&x_is_here);
-    barrier_expect(barrier, tokens * bytes);
-    for (int token = 0; token < tokens; ++token) {
-      copy_bulk(shared_address(inputs + token * x_pitch), x + static_cast<long long>(token) * width,
-                bytes, barrier);
-    }
-  }
   barrier_wait(shared_address(&x_is_here), 0);
 #endif
   wait_for_groups_but(slots);  // this thread's share of the norm's weights, and of x
@@ -367,23 +379,51 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
 #pragma unroll 1
     for (int start = 0; start < even_packs; start += threads) {
       const int at = start + thread;
-      float sum = 0.0f;
-      if (at < even_packs) {
-        uint4& held = inputs[token * x_pitch + at];
-        uint4 pack = at < packs ? held : uint4{};
-        if (norm_weight != nullptr && at < packs) {
+      uint4 pack = uint4{};
+      if (at < packs) {
+        pack = inputs[token * x_pitch + at];
+        if (norm_weight != nullptr) {
           pack = normalized<T>(pack, inputs[tokens * x_pitch + at], scale);
         }
+      }
+      if constexpr (TOKENS == 1) {
+        const Eight eight = Eight::of(pack, T());
+        unsigned greatest = greatest_of(eight);
+#pragma unroll
+        for (int apart = 1; apart < GROUP / 8; apart *= 2) {
+          greatest = max(greatest, __shfl_xor_sync(ALL_LANES, greatest, apart));
+        }
+        const Numbers numbers = Numbers::of<BITS>(eight, inverse_of(greatest));
+        int sum = numbers.sum;
+#pragma unroll
+        for (int apart = 1; apart < GROUP / 8; apart *= 2) {
+          sum += __shfl_xor_sync(ALL_LANES, sum, apart);
+        }
+        __syncwarp();  // all have read what others overwrite
+        if (at < even_packs) {
+          uint2* to =
+              reinterpret_cast<uint2*>(inputs + at / (FOLD / 8) * (FOLD / 8)) + at % (FOLD / 8);
+          to[0] = numbers.upper;
+          to[FOLD / 8] = numbers.lower;
+          if (at % (GROUP / 8) == 0) {
+            const float factor = factor_of(greatest);
+            reinterpret_cast<Group*>(sums)[at / (GROUP / 8)] = {factor, factor * sum};
+          }
+        }
+      } else {
+        float sum = 0.0f;
         const Eight eight = Eight::of(pack, T());
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum += eight.pairs[i].x + eight.pairs[i].y;
-        held = as_parts<BITS>(pack);
-      }
+        if (at < even_packs) inputs[token * x_pitch + at] = as_parts<BITS>(pack);
 #pragma unroll
-      for (int apart = 1; apart < GROUP / 8; apart *= 2) {
-        sum += __shfl_xor_sync(ALL_LANES, sum, apart);
+        for (int apart = 1; apart < GROUP / 8; apart *= 2) {
+          sum += __shfl_xor_sync(ALL_LANES, sum, apart);
+        }
+        if (at < even_packs && at % (GROUP / 8) == 0) {
+          sums[at / (GROUP / 8) * TOKENS + token] = sum;
+        }
       }
-      if (at < even_packs && at % (GROUP / 8) == 0) sums[at / (GROUP / 8) * TOKENS + token] = sum;
     }
   }
   __syncthreads();
@@ -394,6 +434,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
   for (int i = 0; i < GRID_TILES; ++i) given[i] = min(8 * i + g, tokens - 1) * x_pitch;
 
   const Parts<T, BITS> parts;
+  const unsigned char* nothing = reinterpret_cast<const unsigned char*>(&zeros);
   float total[GRID_TILES][4] = {};
   int slot = 0;
 #pragma unroll 1
@@ -409,60 +450,104 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       const uint4* scales = reinterpret_cast<const uint4*>(from_slot + TILE * pitch) + g;
       const uint4* packs_of_x = inputs + c * PACKS + first_group * (GROUP / 8);
       const float* sums_of_x = sums + first_group * TOKENS + (TOKENS == 1 ? 0 : 2 * c);
+      // Of one token: the bytes that this lane multiplies by, the upper or the lower ones.
+      const unsigned char* numbers = reinterpret_cast<const unsigned char*>(inputs) +
+                                     first_group * (2 * GROUP) + g % 2 * FOLD + c * (FOLD / 4);
+      const Group* groups_of_x = reinterpret_cast<const Group*>(sums) + first_group;
 #pragma unroll 1
       for (int start = 0; start < live; start += READ) {
-        uint4 of_row[4];  // scales of rows g and g + 8, then shifts
+        if constexpr (TOKENS == 1) {
+          int sum[2][4] = {};  // of even and odd groups
 #pragma unroll
-        for (int i = 0; i < 4; ++i) of_row[i] = scales[8 * i];
+          for (int group = 0; group < READ; group += 2) {
+            if (start + group >= live) break;
+            const bool mine = g / 2 == group / 2;
 #pragma unroll
-        for (int group = 0; group < READ; group += 2) {
-          if (start + group >= live) break;
-          float2 of_rows[4];  // of both groups
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            of_rows[i] = unpack_two(word_of(of_row[i], group / 2), T());
-          }
-          // Beyond the last group, scales and shifts are 0 and x is finite.
-          float sum[2][GRID_TILES][4] = {};
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
+            for (int half = 0; half < 2; ++half) {
 #pragma unroll FOLDS_AT_ONCE
-            for (int fold = 0; fold < GROUP / FOLD; ++fold) {
-              const int column = (group + half) * GROUP + fold * FOLD;
-              const unsigned char* from = codes + column * BITS / 8;
-              const auto upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
-              const auto lower =
-                  *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
-#pragma unroll
-              for (int i = 0; i < GRID_TILES; ++i) {
+              for (int fold = 0; fold < GROUP / FOLD; ++fold) {
+                const int column = (group + half) * GROUP + fold * FOLD;
+                const unsigned char* from = codes + column * BITS / 8;
+                const auto upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
+                const auto lower =
+                    *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
+                const auto of_x = *reinterpret_cast<const Vector<unsigned, 2 * PACKS>*>(
+                    mine ? numbers + column * 2 : nothing);
 #pragma unroll
                 for (int pack = 0; pack < PACKS; ++pack) {
-                  multiply_pack<T, BITS>(sum[half][i], parts, upper.at + pack * (BITS / 4),
-                                         lower.at + pack * (BITS / 4),
-                                         packs_of_x[given[i] + column / 8 + pack]);
+                  multiply_codes<BITS>(sum[half], upper.at + pack * (BITS / 4),
+                                       lower.at + pack * (BITS / 4), of_x.at[2 * pack],
+                                       of_x.at[2 * pack + 1]);
                 }
               }
             }
           }
+          if (start + 2 * c < live) {
+            const unsigned* words = reinterpret_cast<const unsigned*>(scales) + c;
+            float2 of_rows[4];  // of both groups: scales of rows g and g + 8, then shifts
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float by[4];
+            for (int i = 0; i < 4; ++i) of_rows[i] = unpack_two(words[32 * i], T());
+            const float4 of_x = *reinterpret_cast<const float4*>(groups_of_x + 2 * c);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) by[i] = half == 0 ? of_rows[i].x : of_rows[i].y;
-            const float upper_shift = by[2] - POWER * by[0];
-            const float lower_shift = by[3] - POWER * by[1];
-            const float* of_x = sums_of_x + (group + half) * TOKENS;
-            if constexpr (TOKENS == 1) {
-              add_group(total[0][0], by[0], sum[half][0][0], upper_shift, *of_x);
-              add_group(total[0][2], by[1], sum[half][0][2], lower_shift, *of_x);
-            } else {
+            for (int i = 0; i < 2; ++i) {
+              const float first = __int2float_rn(256 * sum[0][2 * i] + sum[0][2 * i + 1]);
+              const float second = __int2float_rn(256 * sum[1][2 * i] + sum[1][2 * i + 1]);
+              float& all = total[0][2 * i];
+              add_group(all, of_rows[i].x * of_x.x, first, of_rows[2 + i].x, of_x.y);
+              add_group(all, of_rows[i].y * of_x.z, second, of_rows[2 + i].y, of_x.w);
+            }
+          }
+        } else {
+          uint4 of_row[4];  // scales of rows g and g + 8, then shifts
 #pragma unroll
-              for (int i = 0; i < GRID_TILES; ++i) {
-                const float2 both = *reinterpret_cast<const float2*>(of_x + 8 * i);
-                add_group(total[i][0], by[0], sum[half][i][0], upper_shift, both.x);
-                add_group(total[i][1], by[0], sum[half][i][1], upper_shift, both.y);
-                add_group(total[i][2], by[1], sum[half][i][2], lower_shift, both.x);
-                add_group(total[i][3], by[1], sum[half][i][3], lower_shift, both.y);
+          for (int i = 0; i < 4; ++i) of_row[i] = scales[8 * i];
+#pragma unroll
+          for (int group = 0; group < READ; group += 2) {
+            if (start + group >= live) break;
+            float2 of_rows[4];  // of both groups
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              of_rows[i] = unpack_two(word_of(of_row[i], group / 2), T());
+            }
+            // Beyond the last group, scales and shifts are 0 and x is finite.
+            float sum[2][GRID_TILES][4] = {};
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+#pragma unroll FOLDS_AT_ONCE
+              for (int fold = 0; fold < GROUP / FOLD; ++fold) {
+                const int column = (group + half) * GROUP + fold * FOLD;
+                const unsigned char* from = codes + column * BITS / 8;
+                const auto upper = *reinterpret_cast<const Vector<unsigned, WORDS>*>(from);
+                const auto lower =
+                    *reinterpret_cast<const Vector<unsigned, WORDS>*>(from + 8 * pitch);
+#pragma unroll
+                for (int i = 0; i < GRID_TILES; ++i) {
+#pragma unroll
+                  for (int pack = 0; pack < PACKS; ++pack) {
+                    multiply_pack<T, BITS>(sum[half][i], parts, upper.at + pack * (BITS / 4),
+                                           lower.at + pack * (BITS / 4),
+                                           packs_of_x[given[i] + column / 8 + pack]);
+                  }
+                }
+              }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float by[4];
+#pragma unroll
+              for (int i = 0; i < 4; ++i) by[i] = half == 0 ? of_rows[i].x : of_rows[i].y;
+              const float upper_shift = by[2] - POWER * by[0];
+              const float lower_shift = by[3] - POWER * by[1];
+              const float* of_x = sums_of_x + (group + half) * TOKENS;
+              {
+#pragma unroll
+                for (int i = 0; i < GRID_TILES; ++i) {
+                  const float2 both = *reinterpret_cast<const float2*>(of_x + 8 * i);
+                  add_group(total[i][0], by[0], sum[half][i][0], upper_shift, both.x);
+                  add_group(total[i][1], by[0], sum[half][i][1], upper_shift, both.y);
+                  add_group(total[i][2], by[1], sum[half][i][2], lower_shift, both.x);
+                  add_group(total[i][3], by[1], sum[half][i][3], lower_shift, both.y);
+                }
               }
             }
           }
@@ -471,6 +556,8 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
         scales += 32;
         packs_of_x += READ * GROUP / 8;
         sums_of_x += READ * TOKENS;
+        numbers += READ * GROUP * 2;
+        groups_of_x += READ;
       }
       __syncwarp();
       fill_next(slot);
@@ -482,6 +569,11 @@ __global__ void __launch_bounds__(TOKENS > 8 || BITS == 8 ? 256 : 512, 1)
       if (ends || place.left == 0) {
         float* to = partials + (segment + warp) * (TILE * TOKENS);
         if constexpr (TOKENS == 1) {
+#pragma unroll
+          for (int apart = 1; apart < 4; apart *= 2) {
+            total[0][0] += __shfl_xor_sync(ALL_LANES, total[0][0], apart);
+            total[0][2] += __shfl_xor_sync(ALL_LANES, total[0][2], apart);
+          }
           if (c == 0) to[g] = total[0][0], to[g + 8] = total[0][2];
           total[0][0] = total[0][2] = 0.0f;
         } else {
