@@ -26,7 +26,8 @@ from omnitide.backends.cuda import blas, compiler, prefill_hopper
 from omnitide.backends.cuda import quantized as quantized_module
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.instances import Instance
-from omnitide.backends.cuda.paged import room_for
+from omnitide.backends.cuda.paged import LEAST_TILES, room_for
+from omnitide.backends.cuda.passes import Recording
 from omnitide.config import MediaOptions, RetentionConfig
 from omnitide.memory import Room, memory_need
 from omnitide.models.decoder import Decoder
@@ -194,6 +195,10 @@ def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
         using_allocator=using_allocator,
         memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         runtime=SimpleNamespace(memGetInfo=lambda: (1 << 30, 2 << 30)),
+        alloc_pinned_memory=bytearray,
+        Event=lambda disable_timing: SimpleNamespace(
+            record=lambda stream: None, synchronize=lambda: None
+        ),
     )
     return SimpleNamespace(
         ndarray=DeviceArray,
@@ -362,26 +367,54 @@ def test_a_replayed_pass_reads_its_own_step_whichever_was_prepared(
     hopper: bool, launches: Launches
 ) -> None:
     backend = make_backend("bfloat16", hopper)
-    pools = backend.run(backend.new_pools, 1, 1, 128, 6)
+    pools = backend.run(backend.new_pools, 1, 1, 128, 70)
     x = backend.asarray(np.zeros((1, 256), np.float32))
 
     def forward(x: Any, pools: Any, step: Step) -> Any:
         return x
 
-    def words(prepared: tuple[Any, Step] | None, step: Step) -> list[int]:
-        if prepared is not None:
-            backend.run(backend.prepare, *prepared)
-        backend.run(backend.forward_pass, forward, x, pools, step)
+    def words() -> list[int]:
         (recording,) = pools.recorder._recordings.values()
         found: list[int] = recording.step.words.tolist()
         return found
 
+    def run(step: Step, prepared: Step | None = None) -> list[int]:
+        if prepared is not None:
+            backend.run(backend.prepare, pools, prepared)
+        backend.run(backend.forward_pass, forward, x, pools, step)
+        return words()
+
     first, second = step_of(100, 1, 0), step_of(101, 1, 0)
-    one, two = words(None, first), words(None, second)
+    one, two = run(first), run(second)
     assert one != two
-    assert words((pools, first), first) == one
-    assert words((pools, first), second) == two  # another step comes
-    assert words(None, first) == one  # what was prepared before is forgotten
+    backend.run(backend.prepare, pools, first)
+    assert words() == one  # loaded ahead, while the device still computes
+    assert run(first) == one
+    assert run(second, prepared=first) == two  # another step comes
+    assert run(first) == one  # what was prepared before is forgotten
+    more = step_of(33 * LEAST_TILES, 1, 0)
+    backend.run(backend.prepare, pools, more)
+    assert words() == one  # it has more tiles than the recording has room for
+
+
+def test_a_step_that_was_loaded_ahead_is_not_loaded_again(
+    hopper: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = make_backend("bfloat16", hopper)
+    pools = backend.run(backend.new_pools, 1, 1, 128, 6)
+    x = backend.asarray(np.zeros((1, 256), np.float32))
+    loads: list[int] = []
+    load = Recording.load
+    monkeypatch.setattr(Recording, "load", lambda self, w: (loads.append(len(w)), load(self, w)))
+
+    def forward(x: Any, pools: Any, step: Step) -> Any:
+        return x
+
+    for number in range(4):
+        step = step_of(100 + number, 1, 0)
+        backend.run(backend.prepare, pools, step)
+        backend.run(backend.forward_pass, forward, x, pools, step)
+        assert len(loads) == number  # the first is recorded
 
 
 def quantized(
