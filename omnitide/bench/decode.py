@@ -61,7 +61,7 @@ def run(
     for peer in peers:
         for history, name, found in peer.times(shape, settings, settings.histories, 1):
             case = {"who": name, "policy": "full", "layout": "", "history": history}
-            rows.append(_row(case, shape, found, ceilings, backend.dtype, None))
+            rows.append(_row(case, shape, found, ceilings, backend.dtype, settings.packing))
     return shape, rows
 
 

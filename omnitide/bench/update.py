@@ -95,7 +95,7 @@ def run(
         for history, name, seconds in peer.times(shape, settings, settings.histories, count):
             case = {"who": name, "policy": "full", "layout": "", "history": history}
             found = Measured(seconds, [history], 0, 0)
-            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, None))
+            rows.append(_row(case, count, shape, found, ceilings, backend.dtype, settings.packing))
     return shape, rows
 
 
