@@ -103,7 +103,10 @@ def add_ours(found: Found, report: dict[str, Any], bits: int) -> None:
     for row in report["rows"]:
         who = f"{row['who']}, {bits} bits" if bits else row["who"]
         found.columns.setdefault(who, {})[row.get("tokens", 1), row["history"]] = row["ms"]
-    for note in report["notes"]:
+    machine = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    ran = f"{machine['backend']} on {machine['device']}, {machine['dtype']}; {versions}"
+    for note in (ran, *report["notes"]):
         if note not in found.notes:
             found.notes.append(note)
 

@@ -108,15 +108,18 @@ def test_the_table_has_a_column_for_each_program(script: Script) -> None:
         {"who": "omnitide", "history": 100, "ms": 1.234},
         {"who": "mlx-lm", "history": 100, "ms": 9.1},
     ]
-    module.add_ours(found, {"rows": rows, "notes": ["one"]}, 4)
+    versions = {"python": "3.12", "cupy": "14.2"}
+    machine = {"backend": "cuda", "device": "a GPU", "dtype": "bfloat16", "versions": versions}
+    module.add_ours(found, {"machine": machine, "rows": rows, "notes": ["one"]}, 4)
     update = [{"who": "omnitide", "history": 100, "tokens": 512, "ms": 1021.5}]
-    module.add_ours(found, {"rows": update, "notes": ["one"]}, 4)
-    module.add_ours(found, {"rows": rows[:1], "notes": []}, 0)
+    module.add_ours(found, {"machine": machine, "rows": update, "notes": ["one"]}, 4)
+    module.add_ours(found, {"machine": machine, "rows": rows[:1], "notes": []}, 0)
     found.columns["llama.cpp"] = {(1, 100): 4.5}
     assert module.lines(found, "tiny") == [
         "tiny, ms              omnitide, 4 bits  mlx-lm, 4 bits  omnitide  llama.cpp",
         "a token after 100                 1.23            9.10      1.23       4.50",
         "512 tokens after 100          1,021.50               -         -          -",
+        "note: cuda on a GPU, bfloat16; python 3.12, cupy 14.2",
         "note: one",
     ]
 
