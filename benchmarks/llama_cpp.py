@@ -93,7 +93,7 @@ def read_llama(text: str) -> tuple[Times, str]:
         first = tests[0]
         where = first["gpu_info"] or first["cpu_info"]
         build = f"{first['build_commit']} ({first['build_number']}), {first['backends']}, {where}"
-        return found, f"{LLAMA} {build}, {first['model_size'] / 1e9:.2f} GB of weights"
+        return found, f"{LLAMA} {build}, {first['model_size'] / 1e6:,.1f} MB of weights"
     except (ValueError, LookupError, TypeError) as error:
         raise Failed(f"llama-bench printed no JSON that is known here: {error!r}") from error
 

@@ -91,7 +91,7 @@ def test_ours_has_the_same_history(
 def test_milliseconds_are_medians_and_of_one_token(script: Script) -> None:
     times, build = script("llama_cpp").read_llama(json.dumps(LLAMA))
     assert times == {(512, 100): pytest.approx(63), (1, 100): pytest.approx(4.5)}
-    assert build == "llama.cpp abc (7), CUDA, a GPU, 4.68 GB of weights"
+    assert build == "llama.cpp abc (7), CUDA, a GPU, 4,680.0 MB of weights"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "[{}]", '["n_gen"]', '[{"n_gen": 1}]'])
