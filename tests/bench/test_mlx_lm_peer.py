@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +34,6 @@ TINY = make_shape("tiny").text
 QWEN3 = replace(TINY, qkv_bias=False, qk_norm=True)
 
 
-def turned(keys: Any, cos: Any, sin: Any) -> Any:
-    """Keys (cells, heads, dim) turned by the cells' angles."""
-    first, second = keys[..., :64], keys[..., 64:]
-    c, s = cos[:, None], sin[:, None]
-    return np.concatenate([first * c - second * s, second * c + first * s], axis=-1)
-
-
 def give(linear: Any, ours: Any) -> None:
     """Our weights to a matrix, a norm or a packed matrix of theirs."""
     if isinstance(ours.weight, QuantizedWeight):
@@ -67,6 +61,7 @@ def test_the_model_gives_our_logits(
     queries: int,
     packing: Packing | None,
     text: TextConfig,
+    turned: Callable[..., Any],
 ) -> None:
     shape = ModelShape("small", text, "qwen-448")
     ours = Backbone(shape, backend, 3, packing)
@@ -167,30 +162,33 @@ def test_the_first_calls_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> Non
         assert run.seconds(2) == [2 * first + 1, 2 * first + 5]
 
 
-def test_its_own_bounds_on_memory_are_set_back(
+@pytest.mark.parametrize("metal", [True, False])
+def test_the_bounds_on_memory_are_its_own_and_set_back(
     peer: mlx_lm_decoder.MlxLmModel,
     settings: Make,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    metal: bool,
 ) -> None:
-    limits = []
-    plain = mlx_lm_decoder.wired_limit
+    ours, limits = 123 << 10, []
 
-    def wired(model: Any) -> Any:
+    @contextmanager
+    def wired(model: Any) -> Iterator[None]:
         print("a large model")
-        now = mx.set_cache_limit(5)
-        mx.set_cache_limit(now)
-        limits.append(now)
-        return plain(model)
+        limits.append(mx.set_cache_limit(ours))
+        mx.set_cache_limit(limits[-1])
+        yield
 
     monkeypatch.setattr(mlx_lm_decoder, "wired_limit", wired)
-    before = mx.set_cache_limit(123 << 10)
+    monkeypatch.setattr(mlx_lm_decoder.mx.metal, "is_available", lambda: metal)
+    before = mx.set_cache_limit(ours)
     try:
         assert len(list(peer.times(make_shape("tiny"), settings(repeat=1), (20,), 1))) == 1
-        assert mx.set_cache_limit(before) == 123 << 10
     finally:
-        mx.set_cache_limit(before)
-    assert limits == [mx.get_memory_limit()]
+        after = mx.set_cache_limit(before)
+    assert after == ours
+    # Our backend bounds what is kept on Metal alone.
+    assert limits == [mx.get_memory_limit() if metal else ours]
     assert capsys.readouterr().out == ""
 
 

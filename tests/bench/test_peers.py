@@ -24,16 +24,9 @@ def tensor(array: Any) -> Any:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def turned(keys: Any, cos: Any, sin: Any) -> Any:
-    """Keys (cells, heads, dim) turned by the cells' angles."""
-    first, second = keys[..., :64], keys[..., 64:]
-    c, s = cos[:, None], sin[:, None]
-    return np.concatenate([first * c - second * s, second * c + first * s], axis=-1)
-
-
 @pytest.mark.parametrize("queries", [1, 9])
 def test_the_decoder_gives_our_logits(
-    backend: ReferenceBackend, settings: Make, queries: int
+    backend: ReferenceBackend, settings: Make, turned: Callable[..., Any], queries: int
 ) -> None:
     from omnitide.bench.peers.torch_decoder import _Decoder, _Layer
 

@@ -122,13 +122,14 @@ def _fill(model: Any, dtype: mx.Dtype, packing: Packing | None) -> None:
 @contextmanager
 def _as_it_runs(model: Any) -> Iterator[None]:
     """MLX's own bounds on memory, as under `mlx_lm.generate`; our backend sets others on Metal."""
-    before = mx.set_cache_limit(mx.get_memory_limit())
+    before = mx.set_cache_limit(mx.get_memory_limit()) if mx.metal.is_available() else None
     try:
         # It may warn of a large model by printing, and what is printed here may be JSON.
         with redirect_stdout(sys.stderr), wired_limit(model):
             yield
     finally:
-        mx.set_cache_limit(before)
+        if before is not None:
+            mx.set_cache_limit(before)
 
 
 class Step:
