@@ -40,7 +40,7 @@ tests_of() {  # small shapes that launch the kernel; files, then what -k takes
       echo tests/cuda/test_quantized.py "many_rows and 4-64 and (131 or 533) and $dtype" ;;
     channel_factors | pack_rows | widen)
       echo tests/cuda/test_eight_bit.py "(to_the_bit or made_wide) and (4-128 or 3-18) and $dtype" ;;
-    place_angles) echo tests/cuda/test_eight_bit.py "stream_are_recorded and $dtype" ;;
+    place_angles) echo tests/cuda/test_eight_bit.py placed_by_slot ;;
     gather_rows | move_rows)
       echo tests/cuda/test_cache_writes.py "simultaneous and (swap or packing) and $dtype" ;;
     dequantize) echo tests/cuda/test_quantized.py "values_are and $dtype" ;;

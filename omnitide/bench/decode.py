@@ -62,7 +62,8 @@ def run(
     for peer in peers:
         for history, name, found in peer.times(shape, settings, settings.histories, 1):
             case = {"who": name, "policy": "full", "layout": "", "history": history}
-            rows.append(_row(case, shape, found, ceilings, work(shape.text, itemsize, history)))
+            num_bytes = work(shape.text, itemsize, history, settings.packing)
+            rows.append(_row(case, shape, found, ceilings, num_bytes))
     return shape, rows
 
 

@@ -20,8 +20,15 @@ from omnitide.simulation.shapes import make_shape as make_stream
 LIVE = ("scattered", "dense", "half-dead", "interleaved")
 """Where live cells may lie; see `cells`."""
 
-PEERS = ("torch", "flashinfer")
-"""Programs to measure beside; see `peers`."""
+PEERS = {
+    "torch": ("torch",),
+    "flashinfer": ("flashinfer-python",),
+    "mlx-lm": ("mlx-lm", "mlx"),
+}
+"""Programs to measure beside, see `peers`, and the packages whose versions a report names."""
+
+PEERS_IN_BITS = ("mlx-lm",)
+"""Those whose matrices can be quantised like ours."""
 
 MOST_CELLS = 1 << 20
 """Longest history; one layer of it takes a gigabyte at 4 KV heads of 128 in half precision."""
@@ -113,11 +120,12 @@ class Settings:
             check_servable(layout)
 
     def _check_packing(self, packing: Packing) -> None:
-        if self.peers:
-            raise ConfigError(
-                f"[bench] --peer {','.join(self.peers)}: no peer has quantised matrices like ours; "
-                "leave out --peer or --q-bits"
-            )
+        for name in self.peers:
+            if name not in PEERS_IN_BITS:
+                raise ConfigError(
+                    f"[bench] --peer {name} has no quantised matrices like ours, only "
+                    f"{', '.join(PEERS_IN_BITS)} has; leave it out, or --q-bits"
+                )
         for shape in text_tensors(self.shape.text).values():
             if len(shape) == 2:
                 packing.refuse(shape[1])

@@ -212,7 +212,7 @@ def _row(
 ) -> Row:
     spread = Spread.of(found.seconds)
     live = sum(found.live) / len(found.live)
-    packed = settings.packing, settings.kv_bits  # no peer is measured beside either
+    packed = settings.packing, settings.kv_bits  # no peer is measured beside the latter
     num_bytes, flops = work(shape.text, ITEMSIZES[dtype], tokens, live, *packed)
     floor = ceilings.floor(num_bytes, flops)
     row = {

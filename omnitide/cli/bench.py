@@ -14,7 +14,7 @@ from omnitide.bench.ceilings import Ceilings, measure
 from omnitide.bench.machine import Machine
 from omnitide.bench.packing import Packing
 from omnitide.bench.report import Report, Row
-from omnitide.bench.settings import Course, Settings
+from omnitide.bench.settings import PEERS, Course, Settings
 from omnitide.bench.shapes import LARGE, SMALL, ModelShape, make_shape
 from omnitide.cli.bench_table import lines
 from omnitide.cli.plot import open_picture
@@ -128,5 +128,6 @@ def _measured(name: str, backend: Backend, settings: Settings, screen: Console) 
         course.tell("what the device can do")
         ceilings = backend.run(measure, backend)
         shape, rows = BENCHES[name](backend, settings, ceilings, course)
-    machine = Machine.of(backend, *settings.peers)
+    packages = (package for peer in settings.peers for package in PEERS[peer])
+    machine = Machine.of(backend, *packages)
     return Report(name, machine, ceilings, shape, settings, course.notes, rows)

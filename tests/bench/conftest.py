@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from omnitide.backends.reference.backend import ReferenceBackend
@@ -56,3 +59,22 @@ def clockwork(
         return asked
 
     return wind
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """`script(name)`: a module of the folder benchmarks/, which may import its neighbours."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    return importlib.import_module
+
+
+@pytest.fixture
+def turned() -> Callable[..., Any]:
+    """`turned(keys, cos, sin)`: keys (cells, heads, 128) turned by the cells' angles."""
+
+    def turn(keys: Any, cos: Any, sin: Any) -> Any:
+        first, second = keys[..., :64], keys[..., 64:]
+        c, s = cos[:, None], sin[:, None]
+        return np.concatenate([first * c - second * s, second * c + first * s], axis=-1)
+
+    return turn

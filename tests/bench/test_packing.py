@@ -140,8 +140,8 @@ def test_a_backend_without_such_weights_is_refused(
 def test_settings_refuse_what_does_not_go_with_it(settings: Make) -> None:
     with pytest.raises(ConfigError, match="must divide the 96 columns of every matrix, got 64"):
         settings(packing=Packing(4))
-    with pytest.raises(ConfigError, match="--peer torch: no peer has quantised matrices"):
-        settings(packing=Packing(4, 32), peers=("torch",))
+    with pytest.raises(ConfigError, match="--peer torch has no quantised matrices like ours, only"):
+        settings(packing=Packing(4, 32), peers=("mlx-lm", "torch"))
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,9 @@ def tensor(array: Any) -> Any:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def turned(keys: Any, cos: Any, sin: Any) -> Any:
-    """Keys (cells, heads, dim) turned by the cells' angles."""
-    first, second = keys[..., :64], keys[..., 64:]
-    c, s = cos[:, None], sin[:, None]
-    return np.concatenate([first * c - second * s, second * c + first * s], axis=-1)
-
-
 @pytest.mark.parametrize("queries", [1, 9])
 def test_the_decoder_gives_our_logits(
-    backend: ReferenceBackend, settings: Make, queries: int
+    backend: ReferenceBackend, settings: Make, turned: Callable[..., Any], queries: int
 ) -> None:
     from omnitide.bench.peers.torch_decoder import _Decoder, _Layer
 
@@ -99,3 +92,23 @@ def test_what_a_peer_refuses_is_a_note(settings: Make, monkeypatch: pytest.Monke
     peer = torch_attention.TorchAttention("torch", torch.device("cpu"), torch.float32, None, course)
     assert peer.times(settings(), HISTORY, 1) is None
     assert course.notes == ["peer torch refused 1 after 40: no kernel for this"]
+
+
+@pytest.mark.parametrize(("device", "given_back"), [("cuda", 1), ("cpu", 0)])
+def test_the_decoder_gives_the_gpu_back_what_pytorch_keeps(
+    settings: Make, monkeypatch: pytest.MonkeyPatch, device: str, given_back: int
+) -> None:
+    from omnitide.bench.peers import torch_decoder
+
+    calls: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("given back"))
+    peer = torch_decoder.TorchModel(torch.device(device), torch.float32, Course())
+
+    def times(*given: Any) -> Any:
+        yield HISTORY, "torch", [1.0]
+        assert calls == []  # what it holds is still in use
+
+    monkeypatch.setattr(peer, "_times", times)
+    found = list(peer.times(make_shape("tiny"), settings(), (HISTORY,), 1))
+    assert found == [(HISTORY, "torch", [1.0])]
+    assert len(calls) == given_back

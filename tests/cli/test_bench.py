@@ -151,15 +151,47 @@ def test_torch_is_measured_beside(name: str, call: Callable[..., Any]) -> None:
     assert beside[0][key] == pytest.approx(same[0][key], rel=1e-6)
 
 
-@pytest.mark.parametrize("peer", ["torch", "flashinfer"])
-@pytest.mark.parametrize("name", ["attention", "decode"])
+@pytest.mark.parametrize("packing", [(), ("--q-bits", 8, "--q-group-size", 32)], ids=["plain", "8"])
+@pytest.mark.parametrize("name", ["decode", "update"])
+def test_mlx_lm_is_measured_beside(
+    name: str, packing: tuple[Any, ...], call: Callable[..., Any]
+) -> None:
+    pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
+    given = arguments(name, "--backend", "reference", "--policy", "full", "--peer", "mlx-lm")
+    done = call(*given, *packing, "--json")
+    assert (done.code, done.err) == (0, "")
+    found = done.json()
+    ours, theirs = found["rows"]
+    assert (ours["who"], theirs["who"], theirs["policy"]) == ("omnitide", "mlx-lm", "full")
+    assert {"mlx", "mlx-lm"} <= set(found["machine"]["versions"])
+    # The same work, so the same floor: of the packed matrices where they are packed.
+    assert theirs["floor_ms"] == pytest.approx(ours["floor_ms"], rel=1e-6)
+
+
+def test_attention_of_mlx_lm_is_not_measured_alone(call: Callable[..., Any]) -> None:
+    done = call(*arguments("attention", "--backend", "reference", "--peer", "mlx-lm"))
+    assert done.code == 0
+    assert "note: peer mlx-lm is left out: its attention is not measured on its own" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        ("attention", "torch"),
+        ("attention", "flashinfer"),
+        ("decode", "torch"),
+        ("decode", "flashinfer"),
+        ("decode", "mlx-lm"),
+    ],
+)
 def test_a_missing_peer_is_said_and_no_error(
     name: str, peer: str, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in [m for m in sys.modules if m.startswith("omnitide.bench.peers.")]:
         monkeypatch.delitem(sys.modules, module)
         monkeypatch.delattr(peers, module.rpartition(".")[2])
-    monkeypatch.setitem(sys.modules, peer, None)
+    for module in (peer.replace("-", "_"), "mlx_lm.generate"):
+        monkeypatch.setitem(sys.modules, module, None)
     done = call(*arguments(name, "--backend", "reference", "--peer", peer))
     assert done.code == 0
     assert f"note: peer {peer} is left out: it " in done.out
@@ -181,7 +213,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "no-such-live": (("bench", "attention", "--live", "x"), "--live"),
     "no-such-peer": (
         ("bench", "decode", "--peer", "vllm"),
-        "[bench] --peer must be one of torch, flashinfer; got 'vllm'",
+        "[bench] --peer must be one of torch, flashinfer, mlx-lm; got 'vllm'",
     ),
     "empty-peer": (
         ("bench", "decode", "--peer", "torch,"),
@@ -235,7 +267,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "q-bits-and-peer": (
         ("bench", "decode", "--shape", "minicpm-o", "--q-bits", 4, "--peer", "torch"),
-        "[bench] --peer torch: no peer has quantised matrices like ours; leave out",
+        "[bench] --peer torch has no quantised matrices like ours, only mlx-lm has; leave it out",
     ),
     "kv-bits": (("bench", "decode", "--kv-bits", 4), "[bench] --kv-bits must be 8, got 4"),
     "kv-bits-and-peer": (

@@ -117,6 +117,24 @@ def test_what_is_stored_is_the_references_to_the_bit(
         np.testing.assert_array_equal(bits(got), bits(table))
 
 
+@pytest.mark.parametrize("dim", [128, 18, 2])
+def test_angles_are_placed_by_slot(
+    dim: int,
+    compiler: Compiler,
+    poison: Callable[..., Any],
+    bits: Callable[..., Any],
+    make_step: Callable[..., Step],
+) -> None:
+    step = make_step(np.random.default_rng(dim), dim, CELLS, 1, PAGES)
+    angles = tuple(poison("float32", PAGES * PAGE_SIZE, dim // 2) for _ in range(2))
+    cells = (cp.asarray(array) for array in (step.slots, step.cos, step.sin))
+    EightBitRows(compiler).place_angles(angles, *cells)
+    for got, right in zip(angles, (step.cos, step.sin), strict=True):
+        table = np.full(got.shape, np.nan, np.float32)
+        table[step.slots] = right
+        np.testing.assert_array_equal(bits(got), bits(table))
+
+
 def test_a_row_with_nan_or_infinity_is_nan_and_no_other(
     dtype: str,
     packed: Callable[..., Rows],

@@ -37,6 +37,9 @@ def attention_peers(settings: Settings, backend: Backend, course: Course) -> lis
     """Those of `settings.peers` that are installed and run on the backend's device."""
     found: list[AttentionPeer] = []
     for name in settings.peers:
+        if name not in ("torch", "flashinfer"):
+            course.note(f"peer {name} is left out: its attention is not measured on its own")
+            continue
         try:
             if name == "torch":
                 from omnitide.bench.peers import torch_attention
@@ -55,13 +58,18 @@ def model_peers(settings: Settings, backend: Backend, course: Course) -> list[Mo
     """Those of `settings.peers` that run a whole decoder."""
     found: list[ModelPeer] = []
     for name in settings.peers:
-        if name != "torch":
+        if name == "flashinfer":
             course.note(f"peer {name} is left out: it has kernels of attention, and no decoder")
             continue
         try:
-            from omnitide.bench.peers import torch_decoder
+            if name == "torch":
+                from omnitide.bench.peers import torch_decoder
 
-            found += torch_decoder.peers(backend, course)
+                found += torch_decoder.peers(backend, course)
+            else:
+                from omnitide.bench.peers import mlx_lm_decoder
+
+                found += mlx_lm_decoder.peers(backend, course)
         except ImportError as error:
             course.note(f"peer {name} is left out: it can't be imported ({error})")
     return found
