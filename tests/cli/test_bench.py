@@ -329,7 +329,7 @@ def test_the_commands_of_the_page_are_understood(command: str) -> None:
 
 def test_the_page_shows_every_benchmark() -> None:
     assert {command.split()[1] for command in SHOWN} == set(SMALL)
-    assert len(SHOWN) == 12
+    assert len(SHOWN) == 13
 
 
 def test_equal_seeds_give_equal_cells(call: Callable[..., Any]) -> None:
