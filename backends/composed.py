@@ -14,6 +14,7 @@ class Composed:
 
     prefill_step = PREFILL_STEP
     pool_arrays = 2
+    in_main_memory = True
     unpacked_bytes = 0
     kv_bits = frozenset({eight_bit.BITS})
 

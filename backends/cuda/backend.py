@@ -64,6 +64,7 @@ class CudaBackend:
     prefill_step = 4096
     quantized_modes = frozenset(MODES)
     pool_arrays = 3
+    in_main_memory = False
     unpacked_bytes = 0
     kv_bits: frozenset[int] = frozenset()
 
@@ -250,6 +251,19 @@ class CudaBackend:
         """Attention over the live cells that each query may see."""
         check_queries(q, pools, layer, step)
         return self._cache.attend(q, pools, layer, step, scale) if step.num_queries else q
+
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_bits: int | None = None,
+    ) -> int:
+        """Of the step on the device, and of parts that are joined."""
+        sizes = (num_cells, num_queries, num_heads, num_kv_heads, head_dim)
+        return self._attention.attention_bytes(*sizes, self._dtype.itemsize)
 
     def attention_mass(self, q: Array, pools: Any, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""

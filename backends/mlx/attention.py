@@ -21,10 +21,17 @@ from omnitide.step import Step
 
 
 SCORES_AT_ONCE = 1 << 20
-"""Scores that are held at once where attention is not fused; 4 MB, up to three times."""
+"""Scores that are made at once where attention is not fused; 4 MB in float32."""
+
+SCORE_ARRAYS = 3
+"""Arrays as large as the scores while they are made: scores, masked scores and their softmax."""
 
 TURNED_AT_ONCE = 1024
 """Cells whose keys are turned at a time."""
+
+TURNING = 4
+"""Arrays as large as the cells that are turned, while they are: themselves, products of their
+halves twice, and what is put together of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,36 @@ def paged_attention(
     out = _in_pieces(*batch, scale, step.mask, most)[0].transpose(1, 0, 2)
     # A row that is masked throughout comes back as the mean of the values.
     return out if step.sees is None else mx.where(step.sees, out, mx.zeros_like(out))
+
+
+def attention_bytes(
+    num_cells: int,
+    num_queries: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    itemsize: int,
+    *,
+    packed: bool,
+    fused: bool,
+) -> int:
+    """Bytes that a step's arrays, `turned_keys` and `paged_attention` hold at most.
+
+    Beside what is as large as the queries. `packed` is whether the pools have 8 bits.
+    """
+    values = num_cells * num_kv_heads * head_dim
+    angles = 4 * num_cells * head_dim
+    # Turning is done in float32: the rows, products of their halves, and these put together.
+    part = num_cells if fused else min(TURNED_AT_ONCE, num_cells)
+    turning = TURNING * 4 * part * num_kv_heads * head_dim
+    keys = values * itemsize
+    if fused:
+        return angles + 2 * keys + turning
+    # Elements of 8 bits, and what they are in float32 where the backend has 16.
+    unpacking = values * (1 + (4 if itemsize < 4 else 0)) if packed else 0
+    rows = min(rows_at_once(num_heads, num_cells), num_queries)
+    scores = SCORE_ARRAYS * 4 * num_heads * rows * num_cells
+    return angles + keys + max(keys + turning, keys + max(unpacking, scores))
 
 
 def rows_at_once(batch: int, num_keys: int) -> int:

@@ -308,6 +308,23 @@ class MlxBackend(Composed):
         out, pools.last[layer] = self._paged(q, keys, values, at.tiles, scale, after)
         return out
 
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_bits: int | None = None,
+    ) -> int:
+        """Of plain operations, or of the shaders where attention goes through them."""
+        sizes = (num_cells, num_queries, num_heads, num_kv_heads, head_dim)
+        itemsize = self._dtype.size
+        packed = kv_bits is not None
+        if self._paged is None or not has_instances(mx.zeros(head_dim, self._dtype)):
+            return attention.attention_bytes(*sizes, itemsize, packed=packed, fused=self._fused)
+        return self._paged.attention_bytes(*sizes, itemsize, packed=packed)
+
     def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""
         check_attention(q, raw(pools), layer, step, "attention_mass")

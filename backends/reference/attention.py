@@ -52,13 +52,17 @@ def attention_bytes(
     num_cells: int, num_queries: int, kv_heads: int, group: int, head_dim: int, itemsize: int
 ) -> int:
     """Bytes that `paged_attention` holds at most, beside what is as large as its queries."""
-    rows = num_queries * group
-    block = min(max(1, SCORES_AT_ONCE // (kv_heads * num_cells)), rows)
+    block = rows_at_once(kv_heads, num_queries * group, num_cells)
     scores = kv_heads * block * num_cells * itemsize
     # Cells that some rows of a block see and others don't are new tokens.
     hidden = block * min(num_queries, num_cells)
     cells = 2 * num_cells * kv_heads * head_dim * itemsize
     return cells + scores + hidden
+
+
+def rows_at_once(batch: int, num_rows: int, num_cells: int) -> int:
+    """Rows of a block of scores."""
+    return min(max(SCORES_AT_ONCE // max(batch * num_cells, 1), 1), num_rows)
 
 
 def paged_attention(q: Floats, k: Floats, v: Floats, step: Step, scale: float) -> Floats:
@@ -196,7 +200,7 @@ def _weights(
     """
     batch, num_rows, _ = q.shape
     num_cells = k.shape[1]
-    block = min(max(1, SCORES_AT_ONCE // (batch * num_cells)), num_rows)
+    block = rows_at_once(batch, num_rows, num_cells)
     memory = np.empty(batch * block * num_cells, q.dtype)
     for start in range(0, num_rows, block):
         rows = slice(start, min(start + block, num_rows))

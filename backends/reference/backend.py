@@ -228,6 +228,20 @@ class ReferenceBackend(Composed):
         keys, values = self._keys(pools, layer, step), self._values(pools, layer, step)
         return attention.paged_attention(q, keys, values, step, scale)
 
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_bits: int | None = None,
+    ) -> int:
+        """Of gathered cells and a block of scores. Packed ones are unpacked before any score."""
+        group = num_heads // num_kv_heads
+        sizes = (num_cells, num_queries, num_kv_heads, group, head_dim, self._dtype.itemsize)
+        return attention.attention_bytes(*sizes)
+
     def attention_mass(
         self, q: Floats, pools: Pools, layer: int, step: Step, scale: float
     ) -> Floats:
