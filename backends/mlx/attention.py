@@ -23,9 +23,6 @@ from omnitide.step import Step
 SCORES_AT_ONCE = 1 << 20
 """Scores that are made at once where attention is not fused; 4 MB in float32."""
 
-SCORE_ARRAYS = 3
-"""Arrays as large as the scores while they are made: scores, masked scores and their softmax."""
-
 TURNED_AT_ONCE = 1024
 """Cells whose keys are turned at a time."""
 
@@ -170,7 +167,8 @@ def attention_bytes(
     # Elements of 8 bits, and what they are in float32 where the backend has 16.
     unpacking = values * (1 + (4 if itemsize < 4 else 0)) if packed else 0
     rows = min(rows_at_once(num_heads, num_cells), num_queries)
-    scores = SCORE_ARRAYS * 4 * num_heads * rows * num_cells
+    # Masked and made shares where they lie. The mask is the same for all heads.
+    scores = (num_heads * itemsize + 1) * rows * num_cells
     return angles + keys + max(keys + turning, keys + max(unpacking, scores))
 
 
