@@ -152,9 +152,9 @@ def memory_need(
         pass_bytes(outline, backend, held, unit, kv_bits),
         outline.encoder_values(media) * itemsize,
     )
-    scratch += outline.stream_values * itemsize
     if backend.in_main_memory:
         scratch = in_process(scratch + record_bytes(held, spec.head_dim))
+    scratch += outline.stream_values * itemsize
     return MemoryNeed(
         weight_bytes=outline.weight_bytes(itemsize),
         kv_bytes=capacity.pages * PAGE_SIZE * token + factors,

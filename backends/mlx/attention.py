@@ -17,6 +17,7 @@ import numpy as np
 from omnitide.backend import Array
 from omnitide.backends.segments import equal_runs
 from omnitide.pages import PAGE_SIZE
+from omnitide.rotary import Table
 from omnitide.step import Step
 
 
@@ -68,13 +69,18 @@ def step_arrays(step: Step) -> StepArrays:
     return StepArrays(
         page=mx.array(page),
         row=mx.array(row),
-        cos=mx.array(step.cos[:, None]),
-        sin=mx.array(step.sin[:, None]),
-        query_cos=mx.array(step.query_cos[:, None]),
-        query_sin=mx.array(step.query_sin[:, None]),
+        cos=_table(step.cos),
+        sin=_table(step.sin),
+        query_cos=_table(step.query_cos),
+        query_sin=_table(step.query_sin),
         mask=mask,
         sees=sees,
     )
+
+
+def _table(angles: Table) -> Array:
+    """On the device, with an axis for the heads; of a view MLX would hold the gaps as well."""
+    return mx.array(np.ascontiguousarray(angles, np.float32)[:, None])
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
@@ -157,19 +163,20 @@ def attention_bytes(
     Beside what is as large as the queries. `packed` is whether the pools have 8 bits.
     """
     values = num_cells * num_kv_heads * head_dim
-    angles = 4 * num_cells * head_dim
-    # Turning is done in float32: the rows, products of their halves, and these put together.
-    part = num_cells if fused else min(TURNED_AT_ONCE, num_cells)
-    turning = TURNING * 4 * part * num_kv_heads * head_dim
     keys = values * itemsize
-    if fused:
-        return angles + 2 * keys + turning
-    # Elements of 8 bits, and what they are in float32 where the backend has 16.
-    unpacking = values * (1 + (4 if itemsize < 4 else 0)) if packed else 0
-    rows = min(rows_at_once(num_heads, num_cells), num_queries)
-    # Masked and made shares where they lie. The mask is the same for all heads.
+    half = itemsize < 4  # then more is held: turning and unpacking are done in float32
+    angles = 4 * num_cells * head_dim
+    places = 4 * 2 * (num_kv_heads + 1) * num_cells  # page and row of each cell, for each head
+    part = num_cells if fused else min(TURNED_AT_ONCE, num_cells)
+    turning = (TURNING + half + (packed and half)) * 4 * part * num_kv_heads * head_dim
+    queries = TURNING * 4 * num_queries * num_heads * head_dim if half else 0
+    unpacking = values * (5 if half else 1) if packed else 0
+    rows = 0 if fused else min(rows_at_once(num_heads, num_cells), num_queries)
+    # Scores are masked and made shares where they lie; the mask is the same for all heads.
     scores = (num_heads * itemsize + 1) * rows * num_cells
-    return angles + keys + max(keys + turning, keys + max(unpacking, scores))
+    # Parts of the keys are put together while they are held; then they are let go.
+    attending = queries + scores + unpacking + (turning if fused else 0)
+    return angles + places + max(keys + turning, 2 * keys + attending)
 
 
 def rows_at_once(batch: int, num_keys: int) -> int:

@@ -31,6 +31,10 @@ TURNED_AT_ONCE = 512
 """Cells whose keys are turned at a time, so that what that takes stays in a cache."""
 
 
+TURNING = 3
+"""Arrays as large as these cells while their keys are turned: both halves, and the two together."""
+
+
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
     """Rotate the pairs (i, i + head_dim / 2).
 
@@ -56,8 +60,12 @@ def attention_bytes(
     scores = kv_heads * block * num_cells * itemsize
     # Cells that some rows of a block see and others don't are new tokens.
     hidden = block * min(num_queries, num_cells)
-    cells = 2 * num_cells * kv_heads * head_dim * itemsize
-    return cells + scores + hidden
+    row = kv_heads * head_dim * itemsize
+    turning = TURNING * min(TURNED_AT_ONCE, num_cells) * row
+    # The one before the other; and what packed cells are unpacked from, before either.
+    passing = max(scores + hidden, turning, num_cells * kv_heads * head_dim)
+    places = 2 * 4 * num_cells
+    return 2 * num_cells * row + places + passing
 
 
 def rows_at_once(batch: int, num_rows: int, num_cells: int) -> int:
