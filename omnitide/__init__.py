@@ -12,14 +12,13 @@ Ctrl-C before it begins with what takes long. So no module may have the name of 
 
 from __future__ import annotations
 
-import os.path
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # In a checkout, backends/ and models/ lie beside this folder; installed, they lie in it.
-_FOLDER = os.path.dirname(__file__)
-if not os.path.isdir(os.path.join(_FOLDER, "backends")):
-    __path__.append(os.path.dirname(_FOLDER))
+if not (Path(__file__).parent / "backends").is_dir():
+    __path__.append(str(Path(__file__).parents[1]))
 
 if TYPE_CHECKING:
     from omnitide.config import (

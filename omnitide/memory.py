@@ -19,7 +19,6 @@ from omnitide.rotary import LEAST_KEPT, MOST_KEPT
 from omnitide.session import SMALLEST_UNIT_ROOM, check_kv_bits
 from omnitide.units import CELL
 
-
 STEP_BYTES = 64
 """Of each cell in a step, without angles: its slot, order, page and row, and its tile's lists."""
 

@@ -58,7 +58,12 @@ class Attention:
         return self._prefill(q, rotated, values, step, scale)
 
     def attention_bytes(
-        self, num_cells: int, num_queries: int, num_heads: int, num_kv_heads: int, head_dim: int,
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
         itemsize: int,
     ) -> int:
         """Bytes of a step on the device and of what is joined, beside what is as large as q.

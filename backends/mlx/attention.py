@@ -20,7 +20,6 @@ from omnitide.pages import PAGE_SIZE
 from omnitide.rotary import Table
 from omnitide.step import Step
 
-
 SCORES_AT_ONCE = 1 << 20
 """Scores that are made at once where attention is not fused; 4 MB in float32."""
 

@@ -46,9 +46,7 @@ def append(
         scales[layer][page, :, row] = scale
 
 
-def key_rows(
-    pools: EightBitPools, layer: int, at: StepArrays, part: slice, dtype: Array
-) -> Array:
+def key_rows(pools: EightBitPools, layer: int, at: StepArrays, part: slice, dtype: Array) -> Array:
     """Keys of a part of a step's cells as floats, (kv_head, num_cells, head_dim).
 
     Not computed yet, as all that is given back here.

@@ -63,7 +63,9 @@ def test_scratch_of_a_long_history_is_what_is_allocated(
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        session = Session(model, policy="full", max_kv_size=CELLS, max_tokens=REPLY, kv_bits=kv_bits)
+        session = Session(
+            model, policy="full", max_kv_size=CELLS, max_tokens=REPLY, kv_bits=kv_bits
+        )
         _filled(session, most)
     finally:
         tracemalloc.stop()
