@@ -72,6 +72,7 @@ class Backend(Protocol):
     kv_bits: frozenset[int]  # of packed keys and values, beside its dtype
     pool_arrays: int  # of a layer: keys, values, and turned keys where it keeps them
     in_main_memory: bool  # whether its arrays lie where the host's do
+    kept_bytes: int  # of freed memory that it keeps for later, at most, even if others want it
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:

@@ -80,8 +80,8 @@ class MemoryNeed:
         token_bytes: Of one token in the pools.
         scratch_bytes: At most held beside these: by a pass of the language model, by the encoders,
             or while the largest weight is loaded; what the encoders remember of a stream; and,
-            where the backend's memory is the host's, what is recorded of the history. An estimate.
-            Of a history that grows, as long as it is at the start.
+            where the backend's memory is the host's, what is recorded of the history and what
+            allocators keep. An estimate. Of a history that grows, as long as it is at the start.
         free_bytes: That can be allocated now.
     """
 
@@ -153,7 +153,7 @@ def memory_need(
     )
     if backend.in_main_memory:
         scratch = in_process(scratch + record_bytes(held, spec.head_dim))
-    scratch += outline.stream_values * itemsize
+    scratch += backend.kept_bytes + outline.stream_values * itemsize
     return MemoryNeed(
         weight_bytes=outline.weight_bytes(itemsize),
         kv_bytes=capacity.pages * PAGE_SIZE * token + factors,

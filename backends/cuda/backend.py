@@ -65,6 +65,7 @@ class CudaBackend:
     quantized_modes = frozenset(MODES)
     pool_arrays = 3
     in_main_memory = False
+    kept_bytes = 0
     unpacked_bytes = 0
     kv_bits: frozenset[int] = frozenset()
 

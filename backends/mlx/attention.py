@@ -212,7 +212,8 @@ def _in_pieces(
 def paged_mass(q: Array, keys: Array, step: Step, at: StepArrays, scale: float) -> Array:
     """Attention probabilities summed over queries and heads; see `Backend.attention_mass`.
 
-    Float32; keys as in `paged_attention`. One KV head at a time, which bounds the scores held at once.
+    Float32; keys as in `paged_attention`. One KV head at a time, which bounds the scores that are
+    held at once.
     """
     total = mx.zeros(step.num_cells, mx.float32)
     if step.num_cells == 0 or step.num_queries == 0:

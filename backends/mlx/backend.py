@@ -45,8 +45,11 @@ R = TypeVar("R")
 
 CACHE_LIMIT = 1 << 30
 """Bytes of freed buffers that MLX keeps for re-use on Metal. Gathers differ in size from step to
-step, and MLX's own limit, nearly all of the memory, would be reached in a long stream. On the CPU
-MLX's limit is 32 MiB."""
+step, and MLX's own limit, nearly all of the memory, would be reached in a long stream. MLX gives
+them back before it asks for more than there is."""
+
+CPU_CACHE_LIMIT = 1 << 25
+"""The same on the CPU, where it is MLX's own limit too."""
 
 _INTEGERS = ("BOOL", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8")
 MLX_READS = frozenset(("F32", "F16", "BF16", "C64", "F8_E4M3", "F8_E8M0", *_INTEGERS))
@@ -88,6 +91,7 @@ class MlxBackend(Composed):
         self._dtype = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[dtype]
         # On the CPU MLX makes attention of plain products, which hold all scores.
         self._fused = bool(mx.metal.is_available())
+        self.kept_bytes = 0 if self._fused else CPU_CACHE_LIMIT
         self._last_step: DeviceStep | None = None
         self._worker = Worker("omnitide-mlx")
         self._worker.run(_prepare)
@@ -462,8 +466,7 @@ class MlxBackend(Composed):
 def _prepare() -> None:
     """Make the worker thread's stream, and bound what MLX keeps of freed memory."""
     mx.synchronize(mx.default_stream(mx.default_device()))
-    if mx.metal.is_available():
-        mx.set_cache_limit(CACHE_LIMIT)
+    mx.set_cache_limit(CACHE_LIMIT if mx.metal.is_available() else CPU_CACHE_LIMIT)
 
 
 def _grown(array: Array, more_pages: int) -> Array:
