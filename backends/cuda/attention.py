@@ -79,6 +79,8 @@ class Attention:
             return step + self._plain.parts_bytes(*sizes, tiles)
         if num_queries <= DECODE_QUERIES and num_heads // num_kv_heads <= GROUP:
             return step
+        if self._hopper is not None and self._hopper.fits(*sizes, tiles):
+            return step
         return step + self._prefill.parts_bytes(*sizes, tiles)
 
     def mass(self, q: Array, rotated: Array, host: Step, step: DeviceStep, scale: float) -> Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -282,8 +281,8 @@ class CudaBackend:
         check_attention(q, pools, layer, step, "attention_weights")
         pages, place = np.unique(step.slots // PAGE_SIZE, return_inverse=True)
         keys = self.to_numpy(self.take(pools.keys[layer], pages))
-        slots = (place * PAGE_SIZE + step.slots % PAGE_SIZE).astype(np.int32)
-        weights = paged_weights(self.to_numpy(q), keys, replace(step, slots=slots), scale)
+        rows = keys[place, :, step.slots % PAGE_SIZE]
+        weights = paged_weights(self.to_numpy(q), rows, step, scale)
         return cp.asarray(weights)
 
     def migrate(self, pools: Any, source: Slots, destination: Slots) -> None:

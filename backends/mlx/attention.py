@@ -209,11 +209,13 @@ def _in_pieces(
     return mx.concatenate(pieces, axis=2)
 
 
-def paged_mass(q: Array, keys: Array, step: Step, at: StepArrays, scale: float) -> Array:
+def paged_mass(
+    q: Array, keys: Array, step: Step, at: StepArrays, scale: float, *, fused: bool
+) -> Array:
     """Attention probabilities summed over queries and heads; see `Backend.attention_mass`.
 
-    Float32; keys as in `paged_attention`. One KV head at a time, which bounds the scores that are
-    held at once.
+    Float32; keys and `fused` as in `paged_attention`. One KV head at a time, which bounds the
+    scores that are held at once; where MLX holds those of attention too, few of its queries.
     """
     total = mx.zeros(step.num_cells, mx.float32)
     if step.num_cells == 0 or step.num_queries == 0:
@@ -224,12 +226,20 @@ def paged_mass(q: Array, keys: Array, step: Step, at: StepArrays, scale: float) 
     # Cells are in logical order, so a query sees a prefix of them.
     seen = mx.array(np.searchsorted(step.orders, step.query_orders, side="right"))
     visible = mx.arange(step.num_cells)[None] < seen[:, None]
+    count = step.num_queries
+    # Scores, masked scores and shares are held together.
+    most = count if fused else max(rows_at_once(group, step.num_cells) // 3, 1)
     for head in range(len(keys)):
         rows = queries[:, head * group : (head + 1) * group].transpose(1, 0, 2)
-        scores = mx.where(visible, (rows * scale) @ keys[head].T, -mx.inf)
-        # A query that sees nothing gives NaN throughout, and all of it is left out.
-        shares = mx.where(visible, mx.softmax(scores, axis=-1), 0.0)
-        total = total + shares.sum(axis=(0, 1))
+        for start in range(0, count, most):
+            part = slice(start, min(start + most, count))
+            scores = (rows[:, part] * scale) @ keys[head].T
+            scores = mx.where(visible[part], scores, -mx.inf)
+            # A query that sees nothing gives NaN throughout, and all of it is left out.
+            shares = mx.where(visible[part], mx.softmax(scores, axis=-1), 0.0)
+            total = total + shares.sum(axis=(0, 1))
+            if not fused:
+                mx.eval(total)
     return total
 
 

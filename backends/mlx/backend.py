@@ -334,7 +334,7 @@ class MlxBackend(Composed):
         check_attention(q, raw(pools), layer, step, "attention_mass")
         at = self._on_device(step)
         keys = self._turned(raw(pools), layer, at) if step.num_cells else None
-        mass = attention.paged_mass(q, keys, step, at.cells, scale)
+        mass = attention.paged_mass(q, keys, step, at.cells, scale, fused=self._fused)
         if isinstance(pools, WriteThroughPools) and mass.size:
             pools.last[layer] = mass
         return mass

@@ -174,6 +174,27 @@ def test_mass_adds_up_to_the_queries(packing: Backend, tolerance: Callable[[str]
     np.testing.assert_allclose(mass.sum(), 90 * HEADS, rtol=1e-4)
 
 
+def test_weights_add_up_to_the_mass(packing: Backend, tolerance: Callable[[str], float]) -> None:
+    rng = np.random.default_rng(6)
+    k, v = _outliers(rng, 90)
+    step = _step(rng, 90, 30)
+    q = rng.standard_normal((30, HEADS, DIM))
+
+    def call() -> Any:
+        pools = _poisoned(packing)
+        whole = _step(rng, 90, 90, step.slots)
+        packing.append(pools, 0, whole, packing.asarray(k / 5), packing.asarray(v))
+        given = packing.asarray(q), pools, 0, step, DIM**-0.5
+        return [
+            packing.to_numpy(a)
+            for a in (packing.attention_weights(*given), packing.attention_mass(*given))
+        ]
+
+    weights, mass = packing.run(call)
+    assert weights.shape == (HEADS, 30, 90)
+    np.testing.assert_allclose(weights.sum(axis=(0, 1)), mass, rtol=1e-4, atol=1e-5)
+
+
 def test_migration_moves_bits_and_growing_keeps_them(packing: Backend) -> None:
     rng = np.random.default_rng(4)
     k, v = _outliers(rng, 100)
