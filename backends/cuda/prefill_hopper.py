@@ -79,8 +79,8 @@ class HopperPrefill:
             step: What there is to see.
             scale: Factor of the scores, positive.
         """
-        num_queries, num_heads, head_dim = q.shape
-        num_kv_heads = rotated.shape[1]
+        num_queries, num_heads, head_dim = (int(size) for size in q.shape)
+        num_kv_heads = int(rotated.shape[1])
         out = cp.empty_like(q)
         kernel = self._compiler(_instance(str(q.dtype), head_dim))
         args = (
@@ -107,8 +107,7 @@ class HopperPrefill:
             np.int32(_LEAST_SHARE),
             np.float32(scale * math.log2(math.e)),
         )
-        sizes = (int(size) for size in (num_queries, num_heads, num_kv_heads, head_dim))
-        shared = _shared_bytes(*sizes, step.max_tiles)
+        shared = _shared_bytes(num_queries, num_heads, num_kv_heads, head_dim, step.max_tiles)
         kernel((self._blocks,), (_THREADS,), args, shared=shared)
         return out
 

@@ -140,8 +140,8 @@ def paged_attention(
     """
     queries = rotate(q, step.query_cos, step.query_sin).transpose(1, 0, 2)
     most = q.shape[0] if fused else rows_at_once(q.shape[1], step.page.size)
-    batch = (x[None] for x in (queries, keys, values))
-    out = _in_pieces(*batch, scale, step.mask, most)[0].transpose(1, 0, 2)
+    out = _in_pieces(queries[None], keys[None], values[None], scale, step.mask, most)
+    out = out[0].transpose(1, 0, 2)
     # A row that is masked throughout comes back as the mean of the values.
     return out if step.sees is None else mx.where(step.sees, out, mx.zeros_like(out))
 
@@ -279,11 +279,11 @@ def segment_attention(
     _, num_heads, head_dim = q.shape
     parts = []
     for run in equal_runs(lengths, key_lengths):
-        batch = [
+        queries, keys, values = (
             x.reshape(run.count, -1, num_heads, head_dim).transpose(0, 2, 1, 3)
             for x in (q[run.queries], k[run.keys], v[run.keys])
-        ]
+        )
         most = run.length if fused else rows_at_once(run.count * num_heads, run.key_length)
-        mixed = _in_pieces(*batch, scale, None, most)
+        mixed = _in_pieces(queries, keys, values, scale, None, most)
         parts.append(mixed.transpose(0, 2, 1, 3).reshape(-1, num_heads, head_dim))
     return mx.concatenate(parts) if parts else mx.zeros_like(q)
