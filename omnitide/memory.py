@@ -187,10 +187,10 @@ def pass_bytes(
 def in_process(array_bytes: int) -> int:
     """Bytes of main memory that a process takes for arrays that come and go.
 
-    A fifth more: allocators keep some of what is freed, in pieces, and BLAS has buffers. Measured:
+    A quarter more: allocators keep some of what is freed, in pieces, and BLAS has buffers. Measured:
     docs/quantization.md.
     """
-    return array_bytes * 6 // 5
+    return array_bytes * 5 // 4
 
 
 def record_bytes(held: int, head_dim: int) -> int:

@@ -20,15 +20,20 @@ from omnitide.pages import PAGE_SIZE
 from omnitide.rotary import Table
 from omnitide.step import Step
 
-SCORES_AT_ONCE = 1 << 20
-"""Scores that are made at once where attention is not fused; 4 MB in float32."""
+SCORES_AT_ONCE = 1 << 19
+"""Scores that are made at once where attention is not fused; 2 MB in float32."""
+
+SCORE_ARRAYS = 3
+"""Scores, masked scores and their softmax: MLX puts one in another's place, unless its host thread
+runs ahead of what computes."""
 
 TURNED_AT_ONCE = 1024
 """Cells whose keys are turned at a time."""
 
-TURNING = 4
-"""Arrays as large as the cells that are turned, while they are: themselves, products of their
-halves twice, and what is put together of these."""
+TURNING = 5
+"""Arrays as large as the cells that are turned, while they are: themselves, four products of their
+halves, two sums of these, and what is put together of them; two would do if all were let go at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +176,8 @@ def attention_bytes(
     queries = TURNING * 4 * num_queries * num_heads * head_dim if half else 0
     unpacking = values * (5 if half else 1) if packed else 0
     rows = 0 if fused else min(rows_at_once(num_heads, num_cells), num_queries)
-    # Scores are masked and made shares where they lie; the mask is the same for all heads.
-    scores = (num_heads * itemsize + 1) * rows * num_cells
+    # The mask is the same for all heads.
+    scores = (SCORE_ARRAYS * num_heads * itemsize + 1) * rows * num_cells
     # Parts of the keys are put together while they are held; then they are let go.
     attending = queries + scores + unpacking + (turning if fused else 0)
     return angles + places + max(keys + turning, 2 * keys + attending)
