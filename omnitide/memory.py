@@ -187,8 +187,8 @@ def pass_bytes(
 def in_process(array_bytes: int) -> int:
     """Bytes of main memory that a process takes for arrays that come and go.
 
-    A quarter more: allocators keep some of what is freed, in pieces, and BLAS has buffers. Measured:
-    docs/quantization.md.
+    A quarter more: allocators keep some of what is freed, in pieces, and BLAS has buffers.
+    Measured: docs/quantization.md.
     """
     return array_bytes * 5 // 4
 
