@@ -14,6 +14,8 @@ class Composed:
 
     prefill_step = PREFILL_STEP
     pool_arrays = 2
+    in_main_memory = True
+    kept_bytes = 0
     unpacked_bytes = 0
     kv_bits = frozenset({eight_bit.BITS})
 

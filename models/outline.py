@@ -67,8 +67,8 @@ class ModelOutline:
         decoder_matrices: Those of them that belong to the language model.
         count_system: Tokens of the system prefix, None being the family's own message.
         largest_media_unit: Most tokens of a media unit, whatever the picture.
-        pass_values: Values that a pass of so many tokens holds at once beside weights and cache,
-            at most.
+        pass_values: Values that a pass of so many tokens of a unit of so many holds at once, beside
+            weights and cache and beside what attention makes of the cache, at most.
         encoder_values: Values that encoding the largest media unit holds at once, at most. Refuses
             options that the model can't take.
         stream_values: Values that a stream's state holds on the device, at most.
@@ -83,7 +83,7 @@ class ModelOutline:
     decoder_matrices: frozenset[str]
     count_system: Callable[[str | None], int]
     largest_media_unit: Callable[[MediaOptions], int]
-    pass_values: Callable[[int], int]
+    pass_values: Callable[[int, int], int]
     encoder_values: Callable[[MediaOptions], int]
     stream_values: int = 0
     duplex: DuplexOutline | None = None
@@ -124,11 +124,14 @@ class ModelOutline:
         )
 
 
-def decoder_values(text: TextConfig, tokens: int) -> int:
-    """Values that a pass of the shared decoder holds at once (`ModelOutline.pass_values`)."""
+def decoder_values(text: TextConfig, tokens: int, unit: int) -> int:
+    """Values that a pass of the shared decoder holds at once (`ModelOutline.pass_values`).
+
+    The embeddings of the whole unit are held while its passes run.
+    """
     width = max(text.hidden_size, text.num_heads * text.head_dim)
     rows = HIDDEN_ROWS * width + INNER_ROWS * text.intermediate_size
-    return tokens * rows + 2 * text.vocab_size
+    return tokens * rows + unit * text.hidden_size + 2 * text.vocab_size
 
 
 def _bytes_of(info: WeightInfo, itemsize: int) -> int:

@@ -5,30 +5,36 @@ import omnitide
 model = omnitide.load()
 for response in omnitide.stream_generate(model, "What happens?", video="clip.mp4"):
     print(response.text, end="", flush=True)
+
+Nothing but this file is imported until a name is asked for: the command line has to be ready for
+Ctrl-C before it begins with what takes long. So no module may have the name of something below.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 # In a checkout, backends/ and models/ lie beside this folder; installed, they lie in it.
 if not (Path(__file__).parent / "backends").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
-from omnitide.config import (
-    DuplexConfig,
-    MediaOptions,
-    MigrationConfig,
-    RetentionConfig,
-    SamplingConfig,
-)
-from omnitide.duplex import DuplexSession
-from omnitide.errors import OmnitideError
-from omnitide.follow import Question, follow
-from omnitide.loading import load
-from omnitide.response import DuplexUpdate, GenerationResponse, SessionStats, Update, Utterance
-from omnitide.session import Session
-from omnitide.streaming import stream_generate
+if TYPE_CHECKING:
+    from omnitide.config import (
+        DuplexConfig,
+        MediaOptions,
+        MigrationConfig,
+        RetentionConfig,
+        SamplingConfig,
+    )
+    from omnitide.duplex import DuplexSession
+    from omnitide.errors import OmnitideError
+    from omnitide.following import Question, follow
+    from omnitide.loading import load
+    from omnitide.response import DuplexUpdate, GenerationResponse, SessionStats, Update, Utterance
+    from omnitide.session import Session
+    from omnitide.streaming import stream_generate
 
 __version__ = "0.1.0"
 
@@ -52,3 +58,34 @@ __all__ = [
     "load",
     "stream_generate",
 ]
+
+_MODULES = {
+    "config": (
+        "DuplexConfig",
+        "MediaOptions",
+        "MigrationConfig",
+        "RetentionConfig",
+        "SamplingConfig",
+    ),
+    "duplex": ("DuplexSession",),
+    "errors": ("OmnitideError",),
+    "following": ("Question", "follow"),
+    "loading": ("load",),
+    "response": ("DuplexUpdate", "GenerationResponse", "SessionStats", "Update", "Utterance"),
+    "session": ("Session",),
+    "streaming": ("stream_generate",),
+}
+"""Where the names above come from."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _MODULES.items():
+            if name in names:
+                found = getattr(import_module(f"omnitide.{module}"), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module 'omnitide' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -71,6 +71,8 @@ class Backend(Protocol):
     unpacked_bytes: int  # most that a model's quantised matrices may take, kept as floats; 0: never
     kv_bits: frozenset[int]  # of packed keys and values, beside its dtype
     pool_arrays: int  # of a layer: keys, values, and turned keys where it keeps them
+    in_main_memory: bool  # whether its arrays lie where the host's do
+    kept_bytes: int  # of freed memory that it keeps for later, at most, even if others want it
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:
@@ -256,6 +258,22 @@ class Backend(Protocol):
         second time, for those who look at attention. A step with few queries bounds the memory.
         A query's probabilities add up to 1, or are all 0 if it sees nothing. Shape (num_heads,
         num_queries, num_cells); float32 at least.
+        """
+        ...
+
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_bits: int | None = None,
+    ) -> int:
+        """Bytes that `attention` of such sizes holds at most, and a pass for the sake of it.
+
+        Beside the pools, and beside what is as large as the states of the new tokens, which
+        models count: `omnitide.models.outline`.
         """
         ...
 

@@ -15,7 +15,12 @@ from omnitide.figures import ITEMSIZES
 from omnitide.models.outline import ModelOutline
 from omnitide.pages import PAGE_SIZE
 from omnitide.policies import make_policy
+from omnitide.rotary import LEAST_KEPT, MOST_KEPT
 from omnitide.session import SMALLEST_UNIT_ROOM, check_kv_bits
+from omnitide.units import CELL
+
+STEP_BYTES = 64
+"""Of each cell in a step, without angles: its slot, order, page and row, and its tile's lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,9 @@ class MemoryNeed:
         kv_tokens: Most tokens of the history; None: the pools grow with the stream.
         token_bytes: Of one token in the pools.
         scratch_bytes: At most held beside these: by a pass of the language model, by the encoders,
-            or while the largest weight is loaded; and what the encoders remember of a stream. An
-            estimate.
+            or while the largest weight is loaded; what the encoders remember of a stream; and,
+            where the backend's memory is the host's, what is recorded of the history and what
+            allocators keep. An estimate. Of a history that grows, as long as it is at the start.
         free_bytes: That can be allocated now.
     """
 
@@ -132,26 +138,66 @@ def memory_need(
     check_kv_bits(backend, kv_bits)
     spec = outline.spec
     token = spec.kv_bytes_per_token(itemsize) * backend.pool_arrays // 2
-    factors = unpacked = 0
+    factors = 0
     if kv_bits is not None:
         # Elements, and a float32 scale of each head of keys and of values.
         scales = 2 * 4 * spec.num_layers * spec.num_kv_heads
         token = spec.kv_bytes_per_token(1) * kv_bits // 8 + scales
         # Of each channel of the keys: float32.
         factors = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim
-        # A layer's cells as floats while it attends; where keys are kept turned beside them, the
-        # float32 cosines and sines that turn these.
-        angles = 4 * spec.head_dim * (backend.pool_arrays - 2)
-        row = spec.kv_bytes_per_token(itemsize) // spec.num_layers + angles
-        unpacked = capacity.pages * PAGE_SIZE * row
-    tokens = min(max(room.unit, room.prefix), backend.prefill_step)
-    values = outline.pass_values(tokens) + outline.largest_dequantized()
-    most = max(values, outline.encoder_values(media)) + outline.stream_values
+    held = capacity.pages * PAGE_SIZE
+    unit = max(room.unit, room.prefix)
+    scratch = max(
+        pass_bytes(outline, backend, held, unit, kv_bits),
+        outline.encoder_values(media) * itemsize,
+    )
+    if backend.in_main_memory:
+        scratch = in_process(scratch + record_bytes(held, spec.head_dim))
+    scratch += backend.kept_bytes + outline.stream_values * itemsize
     return MemoryNeed(
         weight_bytes=outline.weight_bytes(itemsize),
         kv_bytes=capacity.pages * PAGE_SIZE * token + factors,
         kv_tokens=capacity.tokens,
         token_bytes=token,
-        scratch_bytes=max(most * itemsize + unpacked, outline.largest_weight(itemsize)),
+        scratch_bytes=max(scratch, outline.largest_weight(itemsize)),
         free_bytes=backend.memory_free(),
     )
+
+
+def pass_bytes(
+    outline: ModelOutline, backend: Backend, held: int, unit: int, kv_bits: int | None
+) -> int:
+    """Bytes that the passes over a unit hold at most, beside weights and pools.
+
+    Args:
+        outline: Of the model, with the weights as the backend keeps them.
+        backend: What it runs on.
+        held: Tokens that the pools have room for.
+        unit: Tokens of the unit.
+        kv_bits: As in `Session`.
+    """
+    spec, tokens = outline.spec, min(unit, backend.prefill_step)
+    states = outline.pass_values(tokens, unit) + outline.largest_dequantized()
+    attention = backend.attention_bytes(
+        held, tokens, spec.num_heads, spec.num_kv_heads, spec.head_dim, kv_bits
+    )
+    return states * ITEMSIZES[backend.dtype] + attention
+
+
+def in_process(array_bytes: int) -> int:
+    """Bytes of main memory that a process takes for arrays that come and go.
+
+    A quarter more: allocators keep some of what is freed, in pieces, and BLAS has buffers.
+    Measured: docs/quantization.md.
+    """
+    return array_bytes * 5 // 4
+
+
+def record_bytes(held: int, head_dim: int) -> int:
+    """Bytes that the host keeps of so many tokens, at most, with the step of a pass.
+
+    Records and angles lie in buffers that double, angles of positions in a table that does.
+    """
+    table = min(max(2 * held, LEAST_KEPT), MOST_KEPT)
+    angles = 4 * head_dim * (2 * held + table)
+    return angles + held * (2 * CELL.itemsize + STEP_BYTES)

@@ -15,6 +15,11 @@ from omnitide.errors import ConfigError
 
 Table = NDArray[np.float32]
 
+LEAST_KEPT = 1 << 10
+"""Positions whose angles are kept at first."""
+
+_AT_ONCE = 1 << 10  # positions whose angles are computed at a time: in float64 they are large
+
 MOST_KEPT = 1 << 16
 """Positions whose angles are kept: 32 MiB at head_dim 128. Later ones are computed each time."""
 
@@ -79,7 +84,7 @@ class RotaryTables:
         if largest >= MOST_KEPT:
             return np.concatenate(self._rotary.tables(positions), axis=1)
         if largest >= len(self._kept):
-            self._keep(min(max(2 * largest, 1024), MOST_KEPT))
+            self._keep(min(max(2 * largest, LEAST_KEPT), MOST_KEPT))
         pairs = self._rotary.head_dim // 2
         out = np.empty((len(positions), 2 * pairs), np.float32)
         stop = 0
@@ -90,6 +95,10 @@ class RotaryTables:
         return out
 
     def _keep(self, count: int) -> None:
-        every = np.arange(count, dtype=np.int32)
-        tables = self._rotary.tables(np.stack([every] * 3, axis=1))
-        self._kept = np.concatenate(tables, axis=1)
+        kept = np.empty((count, self._rotary.head_dim), np.float32)
+        kept[: len(self._kept)] = self._kept
+        for start in range(len(self._kept), count, _AT_ONCE):
+            part = np.arange(start, min(start + _AT_ONCE, count), dtype=np.int32)
+            tables = self._rotary.tables(np.stack([part] * 3, axis=1))
+            np.concatenate(tables, axis=1, out=kept[part[0] : part[-1] + 1])
+        self._kept = kept

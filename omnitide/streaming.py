@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnitide.config import SamplingConfig
 from omnitide.errors import MediaError
-from omnitide.follow import follow, pair_questions
+from omnitide.following import follow, pair_questions
 from omnitide.model import OmniModel
 from omnitide.response import GenerationResponse
 from omnitide.session import Session
@@ -34,7 +34,7 @@ def stream_generate(
         prompt: A question, or several.
         video, audio, image: Files or URLs, see `MediaStream`.
         ask_at: Seconds of the stream at which to ask, paired as on the command line (see
-            `omnitide/follow.py`); at its end if there are none.
+            `omnitide/following.py`); at its end if there are none.
         sampling: How tokens are chosen; greedy if None.
         **session: As `Session` takes them (`policy`, `retention`, `max_tokens`, ...), but for
             `media`, which the model was loaded with.

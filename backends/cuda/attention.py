@@ -14,6 +14,7 @@ from omnitide.backends.cuda.plain_attention import PlainAttention
 from omnitide.backends.cuda.prefill import PrefillAttention
 from omnitide.backends.cuda.prefill_hopper import HopperPrefill
 from omnitide.backends.cuda.segments import SegmentAttention
+from omnitide.pages import SUBBLOCK_SIZE
 from omnitide.step import Step
 
 DECODE_QUERIES = 16
@@ -55,6 +56,32 @@ class Attention:
         if self._hopper is not None and self._hopper.takes(q, rotated, step):
             return self._hopper(q, rotated, values, step, scale)
         return self._prefill(q, rotated, values, step, scale)
+
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        itemsize: int,
+    ) -> int:
+        """Bytes of a step on the device and of what is joined, beside what is as large as q.
+
+        Keys are turned in the pools; the kernels of decode and of Hopper have their scratch from
+        the start.
+        """
+        tiles = -(-num_cells // SUBBLOCK_SIZE)
+        # Angles and slots of all cells while keys are turned; lists of tiles, orders of their rows.
+        step = num_cells * (4 * head_dim + 4) + tiles * (4 * 4 + 4 * SUBBLOCK_SIZE)
+        sizes = (num_queries, num_heads, num_kv_heads, head_dim)
+        if itemsize != 2 or head_dim not in HEAD_DIMS:
+            return step + self._plain.parts_bytes(*sizes, tiles)
+        if num_queries <= DECODE_QUERIES and num_heads // num_kv_heads <= GROUP:
+            return step
+        if self._hopper is not None and self._hopper.fits(*sizes, tiles):
+            return step
+        return step + self._prefill.parts_bytes(*sizes, tiles)
 
     def mass(self, q: Array, rotated: Array, host: Step, step: DeviceStep, scale: float) -> Array:
         """Attention mass of the step's cells, float32, shape (num_cells,)."""

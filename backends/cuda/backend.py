@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,6 +25,7 @@ from omnitide.backends.cuda.clock import timed
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.device import Device
 from omnitide.backends.cuda.eight_bit import EightBitRows
+from omnitide.backends.cuda.eight_bit_pools import Scratch
 from omnitide.backends.cuda.elementwise import Elementwise
 from omnitide.backends.cuda.matrices import Matrices
 from omnitide.backends.cuda.memory import enough_memory
@@ -65,6 +65,8 @@ class CudaBackend:
     prefill_step = 4096
     quantized_modes = frozenset(MODES)
     pool_arrays = 3
+    in_main_memory = False
+    kept_bytes = 0
     unpacked_bytes = 0
     kv_bits = frozenset({eight_bit.BITS})
 
@@ -252,6 +254,23 @@ class CudaBackend:
         check_queries(q, pools, layer, step)
         return self._cache.attend(q, pools, layer, step, scale) if step.num_queries else q
 
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_bits: int | None = None,
+    ) -> int:
+        """Of the step on the device, of parts that are joined, and what packed rows are read in."""
+        sizes = (num_cells, num_queries, num_heads, num_kv_heads, head_dim)
+        read_in = 0
+        if kv_bits is not None:
+            shape = (-(-num_cells // PAGE_SIZE), num_kv_heads, PAGE_SIZE, head_dim)
+            read_in = Scratch.bytes_for(shape, self._dtype)
+        return self._attention.attention_bytes(*sizes, self._dtype.itemsize) + read_in
+
     def attention_mass(self, q: Array, pools: Any, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""
         check_queries(q, pools, layer, step, "attention_mass")
@@ -268,8 +287,8 @@ class CudaBackend:
         check_attention(q, pools, layer, step, "attention_weights")
         pages, place = np.unique(step.slots // PAGE_SIZE, return_inverse=True)
         keys = self._cache.host_keys(pools, layer, pages)
-        slots = (place * PAGE_SIZE + step.slots % PAGE_SIZE).astype(np.int32)
-        weights = paged_weights(self.to_numpy(q), keys, replace(step, slots=slots), scale)
+        rows = keys[place, :, step.slots % PAGE_SIZE]
+        weights = paged_weights(self.to_numpy(q), rows, step, scale)
         return cp.asarray(weights)
 
     def migrate(self, pools: Any, source: Slots, destination: Slots) -> None:

@@ -216,6 +216,14 @@ class PlainAttention:
         )
         return greatest, totals, sums
 
+    def parts_bytes(
+        self, num_queries: int, num_heads: int, num_kv_heads: int, head_dim: int, max_tiles: int
+    ) -> int:
+        """Bytes of greatest scores, totals and sums of each split."""
+        row_blocks = -(-num_queries * (num_heads // num_kv_heads) // _BLOCK_ROWS)
+        splits = self._splits(row_blocks * num_kv_heads, max_tiles)
+        return 4 * splits * num_queries * num_heads * (head_dim + 2)
+
     def _splits(self, blocks: int, max_tiles: int) -> int:
         """Into how many parts the tiles are split, so that there is work for the whole device."""
         wanted = -(-2 * self._multiprocessors // blocks)

@@ -172,6 +172,18 @@ class PrefillAttention:
             )
         return out
 
+    def parts_bytes(
+        self, num_queries: int, num_heads: int, num_kv_heads: int, head_dim: int, max_tiles: int
+    ) -> int:
+        """Bytes of what is merged, if the list of tiles is cut into parts."""
+        num_rows = num_queries * (num_heads // num_kv_heads)
+        shape = self._shape(head_dim, num_rows, num_kv_heads)
+        blocks = math.ceil(num_rows / shape.rows)
+        num_parts = self._num_parts(shape, blocks * num_kv_heads, max_tiles)
+        if num_parts == 1:
+            return 0
+        return 4 * num_parts * num_queries * num_heads * (head_dim + 2)
+
     def _shape(self, head_dim: int, num_rows: int, num_kv_heads: int) -> Shape:
         """What serves so many rows of each KV head best."""
         if LARGE.shared(head_dim) + SEEN_BYTES * LEAST_ROOM > self._shared_limit:

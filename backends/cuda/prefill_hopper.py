@@ -54,12 +54,19 @@ class HopperPrefill:
 
     def takes(self, q: Array, rotated: Array, step: DeviceStep) -> bool:
         """Whether dtype, shapes and the room for tiles fit."""
-        num_queries, num_heads, head_dim = q.shape
-        if str(q.dtype) not in DTYPES or head_dim not in HEAD_DIMS:
+        num_queries, num_heads, head_dim = (int(size) for size in q.shape)
+        sizes = (num_queries, num_heads, int(rotated.shape[1]), head_dim)
+        return str(q.dtype) in DTYPES and self.fits(*sizes, step.max_tiles)
+
+    def fits(
+        self, num_queries: int, num_heads: int, num_kv_heads: int, head_dim: int, max_tiles: int
+    ) -> bool:
+        """Whether it takes such shapes, in 16 bits."""
+        if head_dim not in HEAD_DIMS:
             return False
-        num_kv_heads = rotated.shape[1]
         arrivals = 2 * num_kv_heads * _query_tiles(num_queries, num_heads, num_kv_heads)
-        return arrivals <= _MOST_ARRIVALS and _shared_bytes(q, rotated, step) <= _MOST_SHARED
+        shared = _shared_bytes(num_queries, num_heads, num_kv_heads, head_dim, max_tiles)
+        return arrivals <= _MOST_ARRIVALS and shared <= _MOST_SHARED
 
     def __call__(
         self, q: Array, rotated: Array, values: Array, step: DeviceStep, scale: float
@@ -72,8 +79,8 @@ class HopperPrefill:
             step: What there is to see.
             scale: Factor of the scores, positive.
         """
-        num_queries, num_heads, head_dim = q.shape
-        num_kv_heads = rotated.shape[1]
+        num_queries, num_heads, head_dim = (int(size) for size in q.shape)
+        num_kv_heads = int(rotated.shape[1])
         out = cp.empty_like(q)
         kernel = self._compiler(_instance(str(q.dtype), head_dim))
         args = (
@@ -100,7 +107,7 @@ class HopperPrefill:
             np.int32(_LEAST_SHARE),
             np.float32(scale * math.log2(math.e)),
         )
-        shared = _shared_bytes(q, rotated, step)
+        shared = _shared_bytes(num_queries, num_heads, num_kv_heads, head_dim, step.max_tiles)
         kernel((self._blocks,), (_THREADS,), args, shared=shared)
         return out
 
@@ -109,13 +116,14 @@ def _query_tiles(num_queries: int, num_heads: int, num_kv_heads: int) -> int:
     return -(-num_queries * (num_heads // num_kv_heads) // _TILE_ROWS)
 
 
-def _shared_bytes(q: Array, rotated: Array, step: DeviceStep) -> int:
+def _shared_bytes(
+    num_queries: int, num_heads: int, num_kv_heads: int, head_dim: int, max_tiles: int
+) -> int:
     """Layout and plan of the kernel."""
-    num_queries, num_heads, head_dim = (int(size) for size in q.shape)
     stages = _STAGES[head_dim]
-    tiles = _query_tiles(num_queries, num_heads, rotated.shape[1])
+    tiles = _query_tiles(num_queries, num_heads, num_kv_heads)
     queries = 2 * _TILE_ROWS * head_dim * 2
     blocks = 2 * stages * _BLOCK_CELLS * head_dim * 2
     rest = stages * _BLOCK_CELLS * 4 + (stages + 1) * 4 * 8
-    plan = 4 * (5 * tiles + 1) + 10 * step.max_tiles
+    plan = 4 * (5 * tiles + 1) + 10 * max_tiles
     return queries + blocks + rest + plan

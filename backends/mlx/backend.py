@@ -45,8 +45,11 @@ R = TypeVar("R")
 
 CACHE_LIMIT = 1 << 30
 """Bytes of freed buffers that MLX keeps for re-use on Metal. Gathers differ in size from step to
-step, and MLX's own limit, nearly all of the memory, would be reached in a long stream. On the CPU
-MLX's limit is 32 MiB."""
+step, and MLX's own limit, nearly all of the memory, would be reached in a long stream. MLX gives
+them back before it asks for more than there is."""
+
+CPU_CACHE_LIMIT = 1 << 25
+"""The same on the CPU, where it is MLX's own limit too."""
 
 _INTEGERS = ("BOOL", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8")
 MLX_READS = frozenset(("F32", "F16", "BF16", "C64", "F8_E4M3", "F8_E8M0", *_INTEGERS))
@@ -86,6 +89,9 @@ class MlxBackend(Composed):
         self.dtype = dtype
         self.device = device
         self._dtype = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[dtype]
+        # On the CPU MLX makes attention of plain products, which hold all scores.
+        self._fused = bool(mx.metal.is_available())
+        self.kept_bytes = 0 if self._fused else CPU_CACHE_LIMIT
         self._last_step: DeviceStep | None = None
         self._worker = Worker("omnitide-mlx")
         self._worker.run(_prepare)
@@ -237,7 +243,7 @@ class MlxBackend(Composed):
     ) -> Array:
         """Full attention inside each segment."""
         sizes = checks.check_segments(q, k, v, lengths, key_lengths)
-        return attention.segment_attention(q, k, v, *sizes, scale)
+        return attention.segment_attention(q, k, v, *sizes, scale, fused=self._fused)
 
     # -- the paged cache ------------------------------------------------------------------------
     def new_pools(
@@ -289,20 +295,46 @@ class MlxBackend(Composed):
         check_attention(q, arrays, layer, step)
         if step.num_queries == 0:
             return q
-        at, keys, values = self._read(arrays, layer, step)
-        if self._paged is None or step.num_cells == 0 or not has_instances(keys):
-            return attention.paged_attention(q, keys, values, at.cells, scale)
+        at = self._on_device(step)
+        if step.num_cells == 0:
+            return mx.zeros_like(q)
+        if self._paged is None or not has_instances(q):
+            keys, values = self._turned(arrays, layer, at), self._values(arrays, layer, at)
+            return attention.paged_attention(q, keys, values, at.cells, scale, fused=self._fused)
+        keys, values = arrays.keys[layer], arrays.values[layer]
+        if isinstance(pools, EightBitPools):
+            keys = eight_bit.paged(self._keys(pools, layer, at, slice(None)))
+            values = eight_bit.paged(self._values(pools, layer, at))
+            at = at.compact
         if not isinstance(pools, WriteThroughPools):
             return self._paged(q, keys, values, at.tiles, scale)[0]
         after = pools.after(layer)
         out, pools.last[layer] = self._paged(q, keys, values, at.tiles, scale, after)
         return out
 
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_bits: int | None = None,
+    ) -> int:
+        """Of plain operations, or of the shaders where attention goes through them."""
+        sizes = (num_cells, num_queries, num_heads, num_kv_heads, head_dim)
+        itemsize = self._dtype.size
+        packed = kv_bits is not None
+        if self._paged is None or not has_instances(mx.zeros(head_dim, self._dtype)):
+            return attention.attention_bytes(*sizes, itemsize, packed=packed, fused=self._fused)
+        return self._paged.attention_bytes(*sizes, itemsize, packed=packed)
+
     def attention_mass(self, q: Array, pools: Pools, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""
         check_attention(q, raw(pools), layer, step, "attention_mass")
-        at, keys, _ = self._read(raw(pools), layer, step)
-        mass = attention.paged_mass(q, keys, at.step, at.cells, scale)
+        at = self._on_device(step)
+        keys = self._turned(raw(pools), layer, at) if step.num_cells else None
+        mass = attention.paged_mass(q, keys, step, at.cells, scale, fused=self._fused)
         if isinstance(pools, WriteThroughPools) and mass.size:
             pools.last[layer] = mass
         return mass
@@ -312,8 +344,9 @@ class MlxBackend(Composed):
     ) -> Array:
         """Attention probability of each head, query and cell, float32."""
         check_attention(q, raw(pools), layer, step, "attention_weights")
-        at, keys, _ = self._read(raw(pools), layer, step)
-        weights = attention.paged_weights(q, keys, at.step, at.cells, scale)
+        at = self._on_device(step)
+        keys = self._turned(raw(pools), layer, at) if step.num_cells else None
+        weights = attention.paged_weights(q, keys, step, at.cells, scale)
         if isinstance(pools, WriteThroughPools) and weights.size:
             pools.last[layer] = weights
         return weights
@@ -405,13 +438,23 @@ class MlxBackend(Composed):
         """Peak bytes of MLX's arrays."""
         return int(mx.get_peak_memory())
 
-    def _read(self, pools: Pools, layer: int, step: Step) -> tuple[DeviceStep, Array, Array]:
-        """The step over keys and values of a layer in the backend's dtype, and these."""
-        at = self._on_device(step)
+    def _turned(self, pools: Pools, layer: int, at: DeviceStep) -> Array:
+        """Turned keys of a step's cells, (num_kv_heads, num_cells, head_dim)."""
+        return attention.turned_keys(
+            lambda part: self._keys(pools, layer, at, part), at.cells, fused=self._fused
+        )
+
+    def _keys(self, pools: Pools, layer: int, at: DeviceStep, part: slice) -> Array:
+        """Keys of a part of a step's cells, not turned, likewise."""
         if isinstance(pools, EightBitPools):
-            keys, values = eight_bit.dense(pools, layer, at.places, self._dtype)
-            return at.compact, keys, values
-        return at, pools.keys[layer], pools.values[layer]
+            return eight_bit.key_rows(pools, layer, at.cells, part, self._dtype)
+        return attention.gather(pools.keys[layer], at.cells, part)
+
+    def _values(self, pools: Pools, layer: int, at: DeviceStep) -> Array:
+        """Values of all of them, likewise."""
+        if isinstance(pools, EightBitPools):
+            return eight_bit.value_rows(pools, layer, at.cells, self._dtype)
+        return attention.gather(pools.values[layer], at.cells)
 
     def _on_device(self, step: Step) -> DeviceStep:
         """The step's arrays, made once for all layers of a pass."""
@@ -423,8 +466,7 @@ class MlxBackend(Composed):
 def _prepare() -> None:
     """Make the worker thread's stream, and bound what MLX keeps of freed memory."""
     mx.synchronize(mx.default_stream(mx.default_device()))
-    if mx.metal.is_available():
-        mx.set_cache_limit(CACHE_LIMIT)
+    mx.set_cache_limit(CACHE_LIMIT if mx.metal.is_available() else CPU_CACHE_LIMIT)
 
 
 def _grown(array: Array, more_pages: int) -> Array:

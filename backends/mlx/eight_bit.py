@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from omnitide.backend import Array
 from omnitide.backends.eight_bit import LEAST, LEAST_FACTOR, MOST, EightBitPools, dense_pages
+from omnitide.backends.mlx.attention import StepArrays, gather
 from omnitide.pages import PAGE_SIZE
 
 
@@ -45,25 +46,29 @@ def append(
         scales[layer][page, :, row] = scale
 
 
-def dense(
-    pools: EightBitPools, layer: int, places: tuple[Array, Array], dtype: Array
-) -> tuple[Array, Array]:
-    """Keys and values of the cells at `places` as floats, cell i in slot i of pages of their own.
+def key_rows(pools: EightBitPools, layer: int, at: StepArrays, part: slice, dtype: Array) -> Array:
+    """Keys of a part of a step's cells as floats, (kv_head, num_cells, head_dim).
 
-    Not computed yet: MLX does it when attention is, in one layer's memory.
+    Not computed yet, as all that is given back here.
     """
-    page, row = places
-    keys, values = (
-        arrays[layer][page, :, row].astype(mx.float32) * scales[layer][page, :, row][..., None]
-        for arrays, scales in (
-            (pools.keys, pools.key_scales),
-            (pools.values, pools.value_scales),
-        )
-    )
+    rows = _unpacked(pools.keys[layer], pools.key_scales[layer], at, part)
     factors = pools.factors[layer]
-    if factors is not None:
-        keys = keys * factors
-    return _paged(keys.astype(dtype)), _paged(values.astype(dtype))
+    return (rows if factors is None else rows * factors[:, None]).astype(dtype)
+
+
+def value_rows(pools: EightBitPools, layer: int, at: StepArrays, dtype: Array) -> Array:
+    """Values of all of a step's cells, likewise."""
+    rows = _unpacked(pools.values[layer], pools.value_scales[layer], at, slice(None))
+    return rows.astype(dtype)
+
+
+def paged(rows: Array) -> Array:
+    """Rows (kv_head, num_cells, head_dim) in pages of their own; what is beyond the cells is 0."""
+    kv_heads, count, head_dim = rows.shape
+    pages = dense_pages(count)
+    padded = mx.pad(rows, [(0, 0), (0, pages * PAGE_SIZE - count), (0, 0)])
+    by_page = padded.reshape(kv_heads, pages, PAGE_SIZE, head_dim)
+    return mx.contiguous(by_page.transpose(1, 0, 2, 3))
 
 
 def places(slots: NDArray[np.int64]) -> tuple[Array, Array]:
@@ -78,12 +83,8 @@ def moved(pools: EightBitPools, sources: tuple[Array, Array]) -> list[list[Array
     return [[array[page, :, row] for array in arrays] for arrays in pools.paged]
 
 
-def _paged(rows: Array) -> Array:
-    """(num_cells, kv_head, head_dim) in pages; rows beyond the cells are 0."""
-    pages = dense_pages(rows.shape[0])
-    padded = mx.pad(rows, [(0, pages * PAGE_SIZE - rows.shape[0]), (0, 0), (0, 0)])
-    paged = padded.reshape(pages, PAGE_SIZE, *rows.shape[1:])
-    return mx.contiguous(paged.transpose(0, 2, 1, 3))
+def _unpacked(elements: Array, scales: Array, at: StepArrays, part: slice) -> Array:
+    return gather(elements, at, part).astype(mx.float32) * gather(scales, at, part)[..., None]
 
 
 def _factors(k: Array) -> Array:

@@ -141,7 +141,7 @@ class PagedAttention:
         template = {"T": q.dtype, "D": head_dim, "GROUP": group}
         if rows <= DECODE_ROWS:
             kernel = self._instance("decode_attention", **template, ROWS=rows)
-            parts = self._parts(step, kv_heads)
+            parts = self._parts(step.num_tiles, kv_heads)
             grid = (THREADS * parts, kv_heads, 1)
             own = {
                 "keys": keys,
@@ -153,7 +153,7 @@ class PagedAttention:
         else:
             blocks = -(-rows // PREFILL_ROWS)
             kernel = self._instance("prefill_attention", **template)
-            parts = self._parts(step, kv_heads * blocks)
+            parts = self._parts(step.num_tiles, kv_heads * blocks)
             grid = (THREADS * kv_heads, blocks, parts)
             turned = self.turned(keys, step, after)
             own = {"turned": turned, "least": step.least, "greatest": step.greatest}
@@ -175,6 +175,34 @@ class PagedAttention:
             (head_dim // 4, 8, 1),
         )
         return out, ranges
+
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        itemsize: int,
+        *,
+        packed: bool,
+    ) -> int:
+        """Bytes that a step's arrays and a call hold at most, if the cells fill their subblocks.
+
+        Packed cells are unpacked in float32, then put into pages: elements, their products with
+        scales and factors, and the pages of the keys and of the values.
+        """
+        tiles = -(-num_cells // SUBBLOCK_SIZE)
+        cells = tiles * SUBBLOCK_SIZE
+        values = cells * num_kv_heads * head_dim
+        step = 4 * num_cells * head_dim + 2 * 4 * cells
+        dense = (2 * itemsize + 2 * 4 + itemsize) * values if packed else 0
+        rows = num_queries * (num_heads // num_kv_heads)
+        decodes = rows <= DECODE_ROWS
+        blocks = 1 if decodes else -(-rows // PREFILL_ROWS)
+        parts = self._parts(tiles, num_kv_heads * blocks)
+        turned = 0 if decodes else values * itemsize
+        return step + dense + turned + 4 * parts * num_kv_heads * rows * (head_dim + 2)
 
     def turned(self, keys: Array, step: TileArrays, written: Array) -> Array:
         """Turned keys of the tiles, shape (num_tiles, kv_heads, SUBBLOCK_SIZE, head_dim)."""
@@ -209,10 +237,10 @@ class PagedAttention:
         )
         return moved
 
-    def _parts(self, step: TileArrays, threadgroups: int) -> int:
+    def _parts(self, num_tiles: int, threadgroups: int) -> int:
         """Into how many parts the tiles are cut, if a part makes so many threadgroups."""
         wanted = -(-self._threadgroups // threadgroups)
-        return max(min(wanted, step.num_tiles // LEAST_TILES), 1)
+        return max(min(wanted, num_tiles // LEAST_TILES), 1)
 
     def _instance(self, name: str, **template: Any) -> MetalKernel:
         key = (name, *template.values())

@@ -35,12 +35,6 @@ class DeviceStep:
         return TileArrays.of(self.step)
 
     @cached_property
-    def places(self) -> tuple[Array, Array]:
-        """Page and row of each live cell, int32, shape (num_cells,) each."""
-        page, row = np.divmod(self.step.slots, PAGE_SIZE)
-        return mx.array(page), mx.array(row)
-
-    @cached_property
     def compact(self) -> DeviceStep:
         """The same cells and queries over a dense copy of the cells: cell i in slot i."""
         return DeviceStep(compact(self.step))

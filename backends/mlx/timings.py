@@ -14,7 +14,12 @@ import mlx.core as mx
 import numpy as np
 
 from omnitide.backend import Array
-from omnitide.backends.mlx.attention import paged_attention, step_arrays
+from omnitide.backends.mlx.attention import (
+    gather,
+    paged_attention,
+    step_arrays,
+    turned_keys,
+)
 from omnitide.backends.mlx.launch import Launch
 from omnitide.backends.mlx.paged import PagedAttention, TileArrays
 from omnitide.backends.mlx.selftest import made_step
@@ -75,7 +80,8 @@ def _timing(attention: PagedAttention, cells: int, queries: int) -> Timing:
         return attention(q, keys, values, tiles, scale)[0]
 
     def plain(q: Array) -> Array:
-        return paged_attention(q, keys, values, by_cell, scale)
+        turned = turned_keys(lambda part: gather(keys, by_cell, part), by_cell, fused=True)
+        return paged_attention(q, turned, gather(values, by_cell), by_cell, scale, fused=True)
 
     def own(q: Array) -> Array:
         return mx.fast.scaled_dot_product_attention(

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from omnitide.backend import Pools
 from omnitide.backends import checks, host
 from omnitide.backends.composed import Composed
-from omnitide.backends.eight_bit import EightBitPools, compact, grow_paged
+from omnitide.backends.eight_bit import EightBitPools, grow_paged
 from omnitide.backends.pools import (
     PagedPools,
     check_append,
@@ -135,8 +135,12 @@ class ReferenceBackend(Composed):
         """gate / (1 + exp(-gate)) * up."""
         checks.check_shape("swiglu", "up", up, *gate.shape)
         # Far below 0 the exponential overflows, and gate / inf is the 0 that is right.
+        out: Floats = np.negative(gate)
         with np.errstate(over="ignore"):
-            out: Floats = gate / (1 + np.exp(-gate)) * up
+            np.exp(out, out=out)
+        out += 1
+        np.divide(gate, out, out=out)
+        out *= up
         return out
 
     def gelu(self, x: Floats) -> Floats:
@@ -221,24 +225,36 @@ class ReferenceBackend(Composed):
     def attention(self, q: Floats, pools: Pools, layer: int, step: Step, scale: float) -> Floats:
         """Attention over the live cells that each query may see."""
         check_attention(q, pools, layer, step)
-        keys, values, at = self._read(pools, layer, step)
-        return attention.paged_attention(q, keys, values, at, scale)
+        keys, values = self._keys(pools, layer, step), self._values(pools, layer, step)
+        return attention.paged_attention(q, keys, values, step, scale)
+
+    def attention_bytes(
+        self,
+        num_cells: int,
+        num_queries: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_bits: int | None = None,
+    ) -> int:
+        """Of gathered cells and a block of scores. Packed ones are unpacked before any score."""
+        group = num_heads // num_kv_heads
+        sizes = (num_cells, num_queries, num_kv_heads, group, head_dim, self._dtype.itemsize)
+        return attention.attention_bytes(*sizes)
 
     def attention_mass(
         self, q: Floats, pools: Pools, layer: int, step: Step, scale: float
     ) -> Floats:
         """Attention probability of each cell, summed over queries and heads."""
         check_attention(q, pools, layer, step, "attention_mass")
-        keys, _, at = self._read(pools, layer, step)
-        return attention.paged_mass(q, keys, at, scale)
+        return attention.paged_mass(q, self._keys(pools, layer, step), step, scale)
 
     def attention_weights(
         self, q: Floats, pools: Pools, layer: int, step: Step, scale: float
     ) -> Floats:
         """Attention probability of each head, query and cell."""
         check_attention(q, pools, layer, step, "attention_weights")
-        keys, _, at = self._read(pools, layer, step)
-        return attention.paged_weights(q, keys, at, scale)
+        return attention.paged_weights(q, self._keys(pools, layer, step), step, scale)
 
     def migrate(self, pools: Pools, source: Slots, destination: Slots) -> None:
         """Gather the rows of all layers, then write them."""
@@ -252,12 +268,17 @@ class ReferenceBackend(Composed):
         for array, rows in zip(arrays, moved, strict=True):
             array[page, :, row] = rows
 
-    def _read(self, pools: Pools, layer: int, step: Step) -> tuple[Floats, Floats, Step]:
-        """Keys and values of a layer as floats, and the step that fits them."""
+    def _keys(self, pools: Pools, layer: int, step: Step) -> Floats:
+        """A copy of the keys of a step's cells, floats (num_cells, kv_head, head_dim)."""
         if isinstance(pools, EightBitPools):
-            keys, values = eight_bit.dense(pools, layer, step, self._dtype)
-            return keys, values, compact(step)
-        return pools.keys[layer], pools.values[layer], step
+            return eight_bit.key_rows(pools, layer, step, self._dtype)
+        return attention.gather(pools.keys[layer], step.slots)
+
+    def _values(self, pools: Pools, layer: int, step: Step) -> Floats:
+        """Their values, likewise."""
+        if isinstance(pools, EightBitPools):
+            return eight_bit.value_rows(pools, layer, step, self._dtype)
+        return attention.gather(pools.values[layer], step.slots)
 
     # -- running --------------------------------------------------------------------------------
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnitide.backends.eight_bit import LEAST, LEAST_FACTOR, MOST, EightBitPools, dense_pages
-from omnitide.pages import PAGE_SIZE
+from omnitide.backends.eight_bit import LEAST, LEAST_FACTOR, MOST, EightBitPools
+from omnitide.backends.reference.attention import gather
+from omnitide.pages import PAGE_SIZE, Slots
 from omnitide.step import Step
 
 Floats = NDArray[Any]
@@ -46,30 +47,25 @@ def append(pools: EightBitPools, layer: int, step: Step, k: Floats, v: Floats) -
         scales[layer][page, :, row] = scale
 
 
-def dense(
-    pools: EightBitPools, layer: int, step: Step, dtype: np.dtype[Any]
-) -> tuple[Floats, Floats]:
-    """Keys and values of a step's cells as floats, cell i in slot i of pages of their own."""
-    page, row = np.divmod(step.slots, PAGE_SIZE)
-    keys, values = (
-        arrays[layer][page, :, row].astype(dtype) * scales[layer][page, :, row, None].astype(dtype)
-        for arrays, scales in (
-            (pools.keys, pools.key_scales),
-            (pools.values, pools.value_scales),
-        )
-    )
+def key_rows(pools: EightBitPools, layer: int, step: Step, dtype: np.dtype[Any]) -> Floats:
+    """Keys of a step's cells as floats, (num_cells, kv_head, head_dim)."""
+    rows = _unpacked(pools.keys[layer], pools.key_scales[layer], step.slots, dtype)
     factors = pools.factors[layer]
     if factors is not None:
-        keys = keys * factors.astype(dtype)
-    return _paged(keys), _paged(values)
+        rows *= factors.astype(dtype)
+    return rows
 
 
-def _paged(rows: Floats) -> Floats:
-    """(num_cells, kv_head, head_dim) in pages; rows beyond the cells are 0."""
-    pages = dense_pages(len(rows))
-    out = np.zeros((pages * PAGE_SIZE, *rows.shape[1:]), rows.dtype)
-    out[: len(rows)] = rows
-    return out.reshape(pages, PAGE_SIZE, *rows.shape[1:]).transpose(0, 2, 1, 3)
+def value_rows(pools: EightBitPools, layer: int, step: Step, dtype: np.dtype[Any]) -> Floats:
+    """Values of a step's cells as floats, (num_cells, kv_head, head_dim)."""
+    return _unpacked(pools.values[layer], pools.value_scales[layer], step.slots, dtype)
+
+
+def _unpacked(elements: Floats, scales: Floats, slots: Slots, dtype: np.dtype[Any]) -> Floats:
+    rows: Floats = gather(elements, slots).astype(dtype)
+    page, row = np.divmod(slots, PAGE_SIZE)
+    rows *= scales[page, :, row, None].astype(dtype)
+    return rows
 
 
 def _factors(k: Floats) -> Floats:

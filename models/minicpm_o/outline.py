@@ -67,7 +67,7 @@ def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
         decoder_matrices=matrices & text_tensors(config.text).keys(),
         count_system=count_system,
         largest_media_unit=lambda options: largest_media_unit(config, options),
-        pass_values=lambda tokens: decoder_values(config.text, tokens),
+        pass_values=lambda tokens, unit: decoder_values(config.text, tokens, unit),
         encoder_values=encoder_values,
         stream_values=_stream_values(config),
         duplex=_duplex(opened),

@@ -43,7 +43,7 @@ def outline(checkpoint: Checkpoint, name: str) -> ModelOutline:
         decoder_matrices=matrices & text_tensors(config.text).keys(),
         count_system=count_system,
         largest_media_unit=unit,
-        pass_values=lambda tokens: decoder_values(config.text, tokens),
+        pass_values=lambda tokens, unit: decoder_values(config.text, tokens, unit),
         encoder_values=lambda options: _encoder_values(config, unit(options)),
     )
 

@@ -8,9 +8,10 @@ from omnitide.attention_map.report import AttentionReport, make_report
 from omnitide.attention_map.watch import AttentionWatch
 from omnitide.cli import FAILED, INTERRUPTED
 from omnitide.cli.attention_table import lines
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.plot import open_picture
 from omnitide.cli.progress import make_meter
-from omnitide.cli.terminal import PlainConsole, printable, say, write_words
+from omnitide.cli.terminal import printable, say, write_words
 from omnitide.config import (
     DEFAULTS,
     FamilyDefaults,
@@ -20,7 +21,7 @@ from omnitide.config import (
 )
 from omnitide.embedded import default_clip
 from omnitide.errors import ConfigError, OmnitideError
-from omnitide.follow import follow, pair_questions
+from omnitide.following import follow, pair_questions
 from omnitide.loading import defaults_of, load
 from omnitide.media.stream import MediaStream
 from omnitide.response import Update

@@ -17,8 +17,9 @@ from omnitide.bench.report import Report, Row
 from omnitide.bench.settings import PEERS, Course, Settings
 from omnitide.bench.shapes import LARGE, SMALL, ModelShape, make_shape
 from omnitide.cli.bench_table import lines
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.plot import open_picture
-from omnitide.cli.terminal import PlainConsole, printable, write_words
+from omnitide.cli.terminal import printable, write_words
 from omnitide.config import DEFAULTS, family_retention
 from omnitide.errors import ConfigError
 

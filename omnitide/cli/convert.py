@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.progress import SECONDS_BETWEEN_LINES
 from omnitide.cli.report import bytes_in_words
-from omnitide.cli.terminal import PlainConsole, printable, say
+from omnitide.cli.terminal import printable, say
 from omnitide.convert.conversion import convert
 from omnitide.convert.plan import Plan
 from omnitide.convert.planner import plan_conversion

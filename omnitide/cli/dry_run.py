@@ -10,9 +10,10 @@ from rich.table import Table
 from omnitide.backend import Backend
 from omnitide.backends import load_backend
 from omnitide.cli import FAILED
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.report import bytes_in_words
 from omnitide.cli.request import Request
-from omnitide.cli.terminal import PlainConsole, printable
+from omnitide.cli.terminal import printable
 from omnitide.config import MediaOptions
 from omnitide.embedded import default_checkpoint
 from omnitide.media.recording import read_recording

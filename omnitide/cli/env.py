@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from omnitide.backends import BackendInfo, auto_backend, describe_backends
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.report import bytes_in_words
-from omnitide.cli.terminal import PlainConsole
 
 PACKAGES = (
     "omnitide",

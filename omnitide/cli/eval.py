@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from omnitide.cli import FAILED, INTERRUPTED
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.eval_defaults import CONTEXT, KEPT, WATERMARKS
 from omnitide.cli.eval_meter import EvalMeter
 from omnitide.cli.eval_results import make_judge, show_summary
-from omnitide.cli.terminal import PlainConsole, say
+from omnitide.cli.terminal import say
 from omnitide.config import SamplingConfig
 from omnitide.embedded import default_checkpoint
 from omnitide.errors import ConfigError, JudgeError

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from omnitide.cli import FAILED, INTERRUPTED
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.eval_meter import EvalMeter
 from omnitide.cli.plot import open_picture
-from omnitide.cli.terminal import PlainConsole, printable, say, write_words
+from omnitide.cli.terminal import printable, say, write_words
 from omnitide.errors import ConfigError, JudgeError
 from omnitide.evaluation.card import write_card
 from omnitide.evaluation.judge import Judge

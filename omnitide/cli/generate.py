@@ -10,18 +10,19 @@ from typing import Any
 from rich.console import Console
 
 from omnitide.cli import FAILED, GONE, INTERRUPTED
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.dry_run import dry_run
 from omnitide.cli.progress import make_meter
 from omnitide.cli.report import as_json, table
 from omnitide.cli.request import Request, read_request
-from omnitide.cli.terminal import PlainConsole, abandon, say, write_words
+from omnitide.cli.terminal import abandon, say, write_words
 from omnitide.cli.transcript import Transcript
 from omnitide.cli.words import Words
 from omnitide.config import MediaOptions
 from omnitide.duplex import DuplexSession
 from omnitide.embedded import default_clip
 from omnitide.errors import OmnitideError
-from omnitide.follow import follow
+from omnitide.following import follow
 from omnitide.loading import defaults_of, load
 from omnitide.media.recording import read_recording
 from omnitide.media.source import checked_path, scheme_of

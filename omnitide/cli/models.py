@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from omnitide.capacity import CLOSING, bounded_capacity
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.report import bytes_in_words
-from omnitide.cli.terminal import PlainConsole
 from omnitide.config import MediaOptions, RetentionConfig, family_retention
 from omnitide.errors import ConfigError
 from omnitide.media.chunk import SAMPLE_RATE

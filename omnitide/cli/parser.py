@@ -28,7 +28,7 @@ from omnitide.cli.options import (
 from omnitide.config import DuplexConfig, MediaOptions, RetentionConfig, SamplingConfig
 from omnitide.costs import NOMINAL
 from omnitide.errors import ConfigError
-from omnitide.follow import DEFAULT_PROMPT
+from omnitide.following import DEFAULT_PROMPT
 from omnitide.layouts import LAYOUTS
 from omnitide.loading import load
 from omnitide.policies import POLICIES

@@ -20,7 +20,7 @@ from omnitide.config import (
     family_retention,
 )
 from omnitide.errors import ConfigError
-from omnitide.follow import DEFAULT_PROMPT, Question, pair_questions
+from omnitide.following import DEFAULT_PROMPT, Question, pair_questions
 
 MEDIA_OPTIONS = ("fps", "chunk_seconds", "max_pixels", "sound_memory")
 DUPLEX_OPTIONS = ("force_listen", "unit_tokens", "recall")

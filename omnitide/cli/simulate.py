@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from omnitide.cli import FAILED
+from omnitide.cli.console import PlainConsole
 from omnitide.cli.migration import read_costs, read_rule
 from omnitide.cli.plot import open_picture
 from omnitide.cli.request import RETENTION_OPTIONS
-from omnitide.cli.terminal import PlainConsole, printable, say, write_words
+from omnitide.cli.terminal import printable, say, write_words
 from omnitide.config import DEFAULTS, MigrationConfig, RetentionConfig, family_retention
 from omnitide.costs import NOMINAL, Costs
 from omnitide.errors import CapacityError, ConfigError

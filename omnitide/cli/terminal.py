@@ -1,6 +1,7 @@
 """Writing to stdout and stderr, which may be terminals, pipes, full disks or closed.
 
-Words come from models and names from files, so nothing that steers a terminal reaches one.
+Words come from models and names from files, so nothing that steers a terminal reaches one. What is
+imported here is imported before anything else of the program: only what is there in no time.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import os
 import re
 import sys
 from typing import TextIO
-
-from rich.console import Console
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -36,22 +35,6 @@ def write_words(text: str) -> None:
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
-
-
-class PlainConsole(Console):
-    """A console that takes no text for markup, and lets a broken pipe be seen."""
-
-    def __init__(self, *, stderr: bool) -> None:
-        """stderr: whether it writes there; otherwise to stdout."""
-        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
-
-    def on_broken_pipe(self) -> None:
-        """Say that the reader has gone, instead of leaving with a code of rich's own.
-
-        Raises:
-            BrokenPipeError: Always.
-        """
-        raise BrokenPipeError
 
 
 def say(kind: str, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from omnitide.follow import Event, Question
+from omnitide.following import Event, Question
 from omnitide.response import DuplexUpdate, GenerationResponse, Utterance
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omnitide.cli.progress import minutes
 from omnitide.cli.terminal import write_words
-from omnitide.follow import Event, Question
+from omnitide.following import Event, Question
 from omnitide.response import DuplexUpdate, GenerationResponse, Utterance
 
 

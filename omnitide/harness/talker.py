@@ -8,7 +8,7 @@ from typing import Any
 
 from omnitide.config import MediaOptions, RetentionConfig, SamplingConfig, family_retention
 from omnitide.errors import ConfigError
-from omnitide.follow import DEFAULT_PROMPT
+from omnitide.following import DEFAULT_PROMPT
 from omnitide.harness.part import MEDIA, Part, chunks_of
 from omnitide.loading import defaults_of, load
 from omnitide.policies import make_policy

@@ -20,7 +20,7 @@ from omnitide.config import (
     SamplingConfig,
 )
 from omnitide.errors import ConfigError
-from omnitide.follow import DEFAULT_PROMPT, Question
+from omnitide.following import DEFAULT_PROMPT, Question
 from omnitide.session import Session
 
 # As the issue lists them, with ours.

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from omnitide.cli import main
 from omnitide.cli.transcript import Transcript
-from omnitide.follow import Event
+from omnitide.following import Event
 
 Program = Callable[..., Any]
 
@@ -153,6 +154,65 @@ def test_interrupt_of_words_ends_the_line_and_shows_the_table(
     assert "tokens/s" in err
     assert err.endswith("omnitide: error: interrupted\n")
     assert "Traceback" not in err
+
+
+INTERRUPTED_AT = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+found = []
+
+class Interrupt:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r} and not found:
+            found.append(name)
+            print("reached", flush=True)
+            {then}
+
+sys.meta_path.insert(0, Interrupt)
+sys.argv[1:] = ["generate", "--image", {picture!r}, "--model", {model!r}, "-m", "50000"]
+runpy.run_module("omnitide", run_name="__main__", alter_sys=True)
+"""
+"""The program, with a hook where the import of a module begins."""
+
+
+@unix
+@pytest.mark.parametrize(
+    "module", ["omnitide.cli.parser", "numpy", "rich", "omnitide.session", "omnitide.models"]
+)
+def test_interrupt_during_the_imports_is_one_line(
+    module: str, checkpoint: Path, media: Path
+) -> None:
+    then = "signal.raise_signal(signal.SIGINT)"
+    picture, model = str(media / "picture.png"), str(checkpoint)
+    code = INTERRUPTED_AT.format(module=module, then=then, picture=picture, model=model)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "reached\n"
+    assert done.returncode == 130
+    assert done.stderr == "omnitide: error: interrupted\n"
+
+
+@unix
+@pytest.mark.parametrize("delay", [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3])
+def test_interrupt_soon_after_the_start_shows_no_traceback(
+    delay: float, checkpoint: Path, media: Path
+) -> None:
+    """From the moment that the first import of the program's own begins in `main`."""
+    picture, model = str(media / "picture.png"), str(checkpoint)
+    code = INTERRUPTED_AT.format(
+        module="omnitide.cli.parser", then="pass", picture=picture, model=model
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reached\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.endswith("omnitide: error: interrupted\n")
 
 
 def test_interrupt_before_there_is_anything_to_report(

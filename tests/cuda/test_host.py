@@ -569,6 +569,42 @@ def test_other_operations_launch(dtype: str, hopper: bool, launches: Launches) -
         assert name in launches.names
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("queries", [1, 40, 300])
+def test_attention_makes_on_the_device_what_is_told(
+    dtype: str,
+    queries: int,
+    hopper: bool,
+    launches: Launches,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside the output: the step, angles of all cells while keys are turned, and parts."""
+    backend, made = make_backend(dtype, hopper), list[int]()
+    step = step_of(2_000, queries, None)
+    q = backend.asarray(np.zeros((queries, 8, 128), np.float32))
+
+    def noted(make: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            array = make(*args, **kwargs)
+            made.append(array.nbytes)
+            return array
+
+        return call
+
+    def go() -> None:
+        pools = backend.new_pools(1, 2, 128, 32)
+        fake = sys.modules["omnitide.backends.cuda.device_step"].cp
+        for name in ("empty", "asarray"):
+            monkeypatch.setattr(fake, name, noted(getattr(fake, name)))
+        backend.attention(q, pools, 0, step, 0.1)
+
+    backend.run(go)
+    told = backend.attention_bytes(2_000, queries, 8, 2, 128)
+    # The queries' own angles and orders, a copy of them, and what is a few words.
+    assert sum(made) <= told + 4 * queries * (2 + 128) + q.nbytes + 256
+    assert told <= 1.1 * sum(made)
+
+
 def test_attention_weights_read_the_pages_of_the_cells(hopper: bool, launches: Launches) -> None:
     """Pages are gathered and counted anew; the cells and their weights stay what they are."""
     backend = make_backend("float32", hopper)

@@ -13,7 +13,7 @@ from PIL import Image
 from omnitide import Session
 from omnitide.config import SamplingConfig
 from omnitide.errors import ConfigError, MediaError, OmnitideError
-from omnitide.follow import DEFAULT_PROMPT
+from omnitide.following import DEFAULT_PROMPT
 from omnitide.harness.part import Part, chunks_of
 from omnitide.harness.talker import Generation, Talker, read_generation, split_question
 from omnitide.media.reader import open_media

@@ -502,6 +502,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "grow_pools": "test_growing_keeps_contents",
         "append": "test_append_writes_its_rows_and_no_others",
         "attention": "test_attention_matches_oracle",
+        "attention_bytes": "test_attention_holds_what_is_told_and_not_much_less",
         "attention_mass": "test_attention_mass_matches_oracle",
         "attention_weights": "test_attention_weights_match_oracle",
         "migrate": "test_migrate_is_a_simultaneous_copy",

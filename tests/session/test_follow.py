@@ -9,7 +9,7 @@ import pytest
 from omnitide import GenerationResponse, Question, Session, Update, follow
 from omnitide.detokenizer import Detokenizer
 from omnitide.errors import ConfigError
-from omnitide.follow import pair_questions
+from omnitide.following import pair_questions
 from omnitide.media.chunk import MediaChunk
 
 

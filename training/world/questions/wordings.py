@@ -6,7 +6,7 @@ Where the needle or the command line has a prompt of its own, it is the first wo
 from __future__ import annotations
 
 from omnitide.evaluation.needle.fact import KINDS
-from omnitide.follow import DEFAULT_PROMPT
+from omnitide.following import DEFAULT_PROMPT
 
 NOTHING = "nothing"
 """The answer where there is none of what is asked for."""
