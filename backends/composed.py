@@ -40,6 +40,12 @@ class Composed:
         inner = self.swiglu(self.linear(normed, *gate), self.linear(normed, *up))
         return self.linear(inner, *down, residual=x)
 
+    def pool_scratch_bytes(
+        self, num_kv_heads: int, head_dim: int, num_pages: int, kv_bits: int | None = None
+    ) -> int:
+        """None: what attention reads is made while it attends."""
+        return 0
+
     def prepare(self, pools: Pools, step: Step) -> None:
         """The tiles, which the step keeps."""
         _ = step.tiles

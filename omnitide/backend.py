@@ -220,6 +220,12 @@ class Backend(Protocol):
         """
         ...
 
+    def pool_scratch_bytes(
+        self, num_kv_heads: int, head_dim: int, num_pages: int, kv_bits: int | None = None
+    ) -> int:
+        """Bytes that such pools hold for all their layers together, beside what `nbytes` counts."""
+        ...
+
     def grow_pools(self, pools: Pools, num_pages: int) -> None:
         """Make the pools larger; contents stay. Changes `pools`."""
         ...

@@ -154,6 +154,8 @@ def memory_need(
     if backend.in_main_memory:
         scratch = in_process(scratch + record_bytes(held, spec.head_dim))
     scratch += backend.kept_bytes + outline.stream_values * itemsize
+    sizes = spec.num_kv_heads, spec.head_dim, capacity.pages
+    scratch += backend.pool_scratch_bytes(*sizes, kv_bits)
     return MemoryNeed(
         weight_bytes=outline.weight_bytes(itemsize),
         kv_bytes=capacity.pages * PAGE_SIZE * token + factors,

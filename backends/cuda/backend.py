@@ -240,6 +240,13 @@ class CudaBackend:
         shape = pool_shape(num_layers, num_kv_heads, head_dim, num_pages)
         return self._cache.new_pools(num_layers, shape, self._dtype, kv_bits)
 
+    def pool_scratch_bytes(
+        self, num_kv_heads: int, head_dim: int, num_pages: int, kv_bits: int | None = None
+    ) -> int:
+        """What packed rows are made wide in, with the angles that turn them."""
+        shape = (num_pages, num_kv_heads, PAGE_SIZE, head_dim)
+        return 0 if kv_bits is None else Scratch.bytes_for(shape, self._dtype)
+
     def grow_pools(self, pools: Any, num_pages: int) -> None:
         """Make the pools larger."""
         self._cache.grow(pools, num_pages)
@@ -263,13 +270,9 @@ class CudaBackend:
         head_dim: int,
         kv_bits: int | None = None,
     ) -> int:
-        """Of the step on the device, of parts that are joined, and what packed rows are read in."""
+        """Of the step on the device, and of parts that are joined."""
         sizes = (num_cells, num_queries, num_heads, num_kv_heads, head_dim)
-        read_in = 0
-        if kv_bits is not None:
-            shape = (-(-num_cells // PAGE_SIZE), num_kv_heads, PAGE_SIZE, head_dim)
-            read_in = Scratch.bytes_for(shape, self._dtype)
-        return self._attention.attention_bytes(*sizes, self._dtype.itemsize) + read_in
+        return self._attention.attention_bytes(*sizes, self._dtype.itemsize)
 
     def attention_mass(self, q: Array, pools: Any, layer: int, step: Step, scale: float) -> Array:
         """Attention probability of each cell, summed over queries and heads, float32."""

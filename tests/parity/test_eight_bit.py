@@ -249,6 +249,14 @@ def test_pools_take_little_more_than_a_byte_a_value(packing: Backend) -> None:
     assert pools.nbytes == 2 * rows * (DIM + 4)
 
 
+@pytest.mark.parametrize("kv_bits", [None, 8])
+def test_pools_hold_as_much_scratch_as_is_told(kv_bits: int | None, packing: Backend) -> None:
+    pools: Any = packing.run(packing.new_pools, 3, KV_HEADS, DIM, PAGES, kv_bits)
+    scratch = getattr(pools, "scratch", None)
+    held = 0 if scratch is None else scratch.nbytes
+    assert packing.pool_scratch_bytes(KV_HEADS, DIM, PAGES, kv_bits) == held
+
+
 def test_pools_do_not_shrink(packing: Backend) -> None:
     pools = packing.run(packing.new_pools, 1, KV_HEADS, DIM, PAGES, 8)
     with pytest.raises(ValueError, match="num_pages must be at least the present 5, got 4"):

@@ -499,6 +499,7 @@ def test_inventory_is_complete(any_backend: Backend, request: pytest.FixtureRequ
         "to_numpy": "test_arrays_go_to_the_device_and_back",
         "read_safetensors": "test_stored_dtypes_are_read",
         "new_pools": "test_new_pools_have_the_shape_of_the_layout",
+        "pool_scratch_bytes": "test_pools_hold_as_much_scratch_as_is_told",
         "grow_pools": "test_growing_keeps_contents",
         "append": "test_append_writes_its_rows_and_no_others",
         "attention": "test_attention_matches_oracle",
