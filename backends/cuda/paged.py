@@ -131,6 +131,7 @@ class PagedCache:
             BackendError: There is not enough memory; the pools are as usable as before.
         """
         self.forget()
+        pools.recorder.clear()
         pools.recorder = Recorder()
         self._store(pools).grow(pools, num_pages)
 
@@ -200,7 +201,10 @@ class PagedCache:
         room.load_words(ready.words)
         kept = copied(cp.ascontiguousarray(x))
         self._current = (step, pools, room)
-        return recorder.record(kind, room, kept, lambda: forward(kept, pools, step))
+        try:
+            return recorder.record(kind, room, kept, lambda: forward(kept, pools, step))
+        finally:
+            self._current = None  # from now on the room is that of the next pass
 
     def on_device(self, step: Step, pools: AnyPools, op: str = "attention") -> DeviceStep:
         """The step on the device, checked and copied once for all layers of a pass."""

@@ -6,12 +6,15 @@ takes to ask for it. Recorded once, they are launched by one call. What differs 
 same.
 
 Invariant: all memory that recorded passes write, but for their inputs, comes from a pool of their
-own. They run one after the other on one stream, so they may share it.
+own. They run one after the other on one stream, so they may share it. None of it is given back as
+long as there is a recording.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +24,8 @@ from omnitide.backends.cuda.arrays import copied, copy_into, cp
 from omnitide.backends.cuda.device_step import DeviceStep
 
 Words = NDArray[np.int32]
+
+_NO_MEMORY = 2  # cudaErrorMemoryAllocation
 
 MOST_RECORDINGS = 8
 """Recordings kept; a stream has units of a few sizes."""
@@ -55,6 +60,10 @@ class Recording:
         self._read.record(stream)
         self.words = words
 
+    def wait(self) -> None:
+        """Wait until the words of the last load have been read: others may get their memory then."""
+        self._read.synchronize()
+
     def replay(self, x: Array) -> Array:
         """Run the pass on `x` and what `step` holds. A copy of the result."""
         copy_into(self.x, x if x.flags.c_contiguous else cp.ascontiguousarray(x))
@@ -66,7 +75,7 @@ class Recorder:
     """The recordings of one pools object, by the kind of pass."""
 
     def __init__(self) -> None:
-        self._memory = cp.cuda.MemoryPool()
+        self._memory = cp.cuda.MemoryPool(_allocated)
         self._recordings: dict[Hashable, Recording] = {}
         self._seen: set[Hashable] = set()
 
@@ -106,9 +115,40 @@ class Recorder:
                 # Also after an error: a stream that records can do nothing else.
                 graph = stream.end_capture()
         while len(self._recordings) >= MOST_RECORDINGS:
-            del self._recordings[next(iter(self._recordings))]
+            self._recordings.pop(next(iter(self._recordings))).wait()
         self._recordings[kind] = Recording(step, x, graph, out)
         return result
+
+    def clear(self) -> None:
+        """Drop all recordings."""
+        for recording in self._recordings.values():
+            recording.wait()
+        self._recordings.clear()
+
+
+def _allocated(size: int) -> Any:
+    """Device memory for a recorder's pool, if need be what CuPy's own pool holds of freed memory.
+
+    Raises:
+        OutOfMemoryError: There is none. At the runtime's own error, CuPy's pool would give back its
+            free blocks, which recorded passes work in, and try again.
+    """
+    try:
+        return _device_memory(size)
+    except cp.cuda.memory.OutOfMemoryError:
+        gc.collect()
+        cp.get_default_memory_pool().free_all_blocks()
+        return _device_memory(size)
+
+
+def _device_memory(size: int) -> Any:
+    memory = cp.cuda.memory
+    try:
+        return memory.MemoryPointer(memory.Memory(size), 0)
+    except cp.cuda.runtime.CUDARuntimeError as error:
+        if error.status != _NO_MEMORY:
+            raise
+        raise memory.OutOfMemoryError(size, -1) from None
 
 
 def _page_locked(size: int) -> Words:

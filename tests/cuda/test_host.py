@@ -191,7 +191,7 @@ def stand_in(stream: Stream, capability: str) -> SimpleNamespace:
         Stream=lambda non_blocking: stream,
         get_current_stream=lambda: stream,
         Device=lambda: device,
-        MemoryPool=lambda: pool,
+        MemoryPool=lambda allocator: pool,
         using_allocator=using_allocator,
         memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         runtime=SimpleNamespace(memGetInfo=lambda: (1 << 30, 2 << 30)),
@@ -757,3 +757,25 @@ def test_lack_of_memory_says_how_much_was_needed(
     monkeypatch.setattr(paged.cp, "empty", refuse)
     with pytest.raises(BackendError, match=r"\[new_pools\].*1\.3 GiB are needed, 1\.0 of 2\.0 GiB"):
         backend.run(backend.new_pools, 28, 4, 128, 256)
+
+
+def test_attention_over_a_recorded_step_reads_that_step_whatever_was_loaded_since(
+    hopper: bool, launches: Launches
+) -> None:
+    """The recording's room belongs to its next pass, not to the step that it was made with."""
+    backend = make_backend("bfloat16", hopper)
+    pools = backend.run(backend.new_pools, 1, 1, 128, 70)
+    x = backend.asarray(np.zeros((1, 256), np.float32))
+    first, second = step_of(100, 1, 0), step_of(101, 1, 0)
+
+    def forward(x: Any, pools: Any, step: Step) -> Any:
+        return backend.attention(x.reshape(1, 2, 128), pools, 0, step, 0.1).reshape(1, 256)
+
+    def read(step: Step) -> tuple[int, list[int]]:
+        found = backend._cache.on_device(step, pools)
+        return int(found.query_slots[0]), found.orders[found.orders >= 0].tolist()
+
+    backend.run(backend.forward_pass, forward, x, pools, first)
+    backend.run(backend.prepare, pools, second)
+    assert read(first) == (99, list(range(100)))
+    assert read(second) == (100, list(range(101)))
