@@ -61,7 +61,7 @@ class Recording:
         self.words = words
 
     def wait(self) -> None:
-        """Wait until the words of the last load have been read: others may get their memory then."""
+        """Wait until the words of the last load are read: others may get their memory then."""
         self._read.synchronize()
 
     def replay(self, x: Array) -> Array:
