@@ -7,6 +7,7 @@ angles.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -56,6 +57,25 @@ def instances() -> tuple[Instance, ...]:
     ]
     moved = [_moved(name, unit) for name in ("gather_rows", "move_rows") for unit in UNITS]
     return (*written, *moved)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Move:
+    """How rows of some arrays move.
+
+    Attributes:
+        table: The arrays' addresses, on the device.
+        unit: One of `UNITS`.
+        sizes: KV heads, and units of a row of each.
+        at_once: Arrays whose saved rows the scratch holds.
+        scratch: For saved rows.
+    """
+
+    table: Array
+    unit: str
+    sizes: tuple[int, int]
+    at_once: int
+    scratch: Array
 
 
 class CacheWrites:
@@ -139,30 +159,46 @@ class CacheWrites:
             source: Slots, on the host, shape (num_rows,).
             destination: Slots, distinct, on the host, same shape.
         """
+        self.migrate_together([arrays], source, destination)
+
+    def migrate_together(
+        self, kinds: Sequence[Sequence[Array]], source: Rows, destination: Rows
+    ) -> None:
+        """`migrate` of arrays of several kinds, each kind of one shape and dtype.
+
+        What memory that takes is there before the first row moves: if there is not enough, no row
+        has moved.
+        """
         saved, origins, targets = plan(source, destination)
         if len(targets) == 0:
             return
+        words = cp.asarray(np.concatenate([saved, origins, targets]).astype(np.int32))
+        moves = [self._move_of(arrays, len(saved)) for arrays in kinds]
+        to_save, rows = words[: len(saved)], words[len(saved) :]
+        from_to = rows[: len(targets)], rows[len(targets) :]
+        for move in moves:
+            for first in range(0, len(move.table), move.at_once):
+                pools = move.table[first : first + move.at_once]
+                if len(saved):
+                    gathered = (pools, move.scratch, to_save)
+                    self._launch_rows("gather_rows", move.unit, gathered, len(saved), *move.sizes)
+                moved = (pools, move.scratch, *from_to)
+                sizes = (len(saved), *move.sizes)
+                self._launch_rows("move_rows", move.unit, moved, len(targets), *sizes)
+
+    def _move_of(self, arrays: Sequence[Array], num_saved: int) -> _Move:
+        """How rows of these arrays move, so many of them by way of scratch."""
         _, num_kv_heads, _, head_dim = arrays[0].shape
         row_bytes = head_dim * arrays[0].dtype.itemsize
         table, aligned = self._table(arrays)
         fitting = [unit for unit, size in UNITS.items() if row_bytes % size == 0]
         unit = next(unit for unit in fitting if aligned or unit != "uint4")
-        sizes = (num_kv_heads, row_bytes // UNITS[unit])
-        saved_bytes = len(saved) * num_kv_heads * row_bytes
-        group = len(arrays)
+        saved_bytes = num_saved * num_kv_heads * row_bytes
+        at_once = len(arrays)
         if saved_bytes:
-            group = max(1, min(group, self._scratch_bytes // saved_bytes))
-        scratch = cp.empty(max(ACCESS_BYTES, group * saved_bytes), np.uint8)
-        words = cp.asarray(np.concatenate([saved, origins, targets]).astype(np.int32))
-        to_save, rows = words[: len(saved)], words[len(saved) :]
-        for first in range(0, len(arrays), group):
-            pools = table[first : first + group]
-            if len(saved):
-                self._launch_rows(
-                    "gather_rows", unit, (pools, scratch, to_save), len(saved), *sizes
-                )
-            moved = (pools, scratch, rows[: len(targets)], rows[len(targets) :])
-            self._launch_rows("move_rows", unit, moved, len(targets), len(saved), *sizes)
+            at_once = max(1, min(at_once, self._scratch_bytes // saved_bytes))
+        scratch = cp.empty(max(ACCESS_BYTES, at_once * saved_bytes), np.uint8)
+        return _Move(table, unit, (num_kv_heads, row_bytes // UNITS[unit]), at_once, scratch)
 
     def _launch_rows(
         self, name: str, unit: str, arrays: tuple[Array, ...], num_rows: int, *sizes: int

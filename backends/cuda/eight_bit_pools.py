@@ -177,9 +177,10 @@ class EightBitStore:
     ) -> None:
         """Copy packed rows and their scales; angles are placed anew before they are read next."""
         pools.rotation = None
-        self._writes.migrate([*pools.keys, *pools.values], source, destination)
+        elements = [*pools.keys, *pools.values]
         scales = [s.reshape((*s.shape, 1)) for s in (*pools.key_scales, *pools.value_scales)]
-        self._writes.migrate(scales, source, destination)
+        # Together: elements without their scales would be other keys and values.
+        self._writes.migrate_together([elements, scales], source, destination)
 
     def host_keys(
         self, pools: CudaEightBitPools, layer: int, pages: NDArray[np.integer[Any]]

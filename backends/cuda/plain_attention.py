@@ -14,6 +14,7 @@ from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.device_step import DeviceStep
 from omnitide.backends.cuda.instances import C_TYPES, Instance
+from omnitide.errors import BackendError
 from omnitide.pages import SUBBLOCK_SIZE
 
 MAX_HEAD_DIM = 256
@@ -220,6 +221,7 @@ class PlainAttention:
         self, num_queries: int, num_heads: int, num_kv_heads: int, head_dim: int, max_tiles: int
     ) -> int:
         """Bytes of greatest scores, totals and sums of each split."""
+        _chunks(head_dim)  # refused here as a run would refuse it
         row_blocks = -(-num_queries * (num_heads // num_kv_heads) // _BLOCK_ROWS)
         splits = self._splits(row_blocks * num_kv_heads, max_tiles)
         return 4 * splits * num_queries * num_heads * (head_dim + 2)
@@ -245,6 +247,16 @@ def segment_blocks(lengths: Sequence[int], key_lengths: Sequence[int]) -> NDArra
 
 
 def _chunks(head_dim: int) -> int:
+    """Dims of a head that a lane takes.
+
+    Raises:
+        BackendError: Heads are larger than any kernel takes.
+    """
+    if head_dim > MAX_HEAD_DIM:
+        raise BackendError(
+            f"[attention] head_dim must be at most {MAX_HEAD_DIM} on cuda, got {head_dim}; take "
+            "--backend reference"
+        )
     return next(chunks for chunks in _CHUNKS if chunks * _WARP >= head_dim)
 
 

@@ -29,6 +29,7 @@ from omnitide.backends.cuda.instances import Instance
 from omnitide.backends.cuda.paged import LEAST_TILES, room_for
 from omnitide.backends.cuda.passes import Recording
 from omnitide.config import MediaOptions, RetentionConfig
+from omnitide.errors import BackendError
 from omnitide.memory import Room, memory_need
 from omnitide.models.decoder import Decoder
 from omnitide.models.names import text_tensors
@@ -779,3 +780,46 @@ def test_attention_over_a_recorded_step_reads_that_step_whatever_was_loaded_sinc
     backend.run(backend.prepare, pools, second)
     assert read(first) == (99, list(range(100)))
     assert read(second) == (100, list(range(101)))
+
+
+@pytest.mark.parametrize("fails_at", range(5))
+def test_without_memory_for_all_of_a_migration_no_row_moves(
+    hopper: bool, launches: Launches, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """Elements without their scales would be other keys and values."""
+    backend = make_backend("bfloat16", hopper)
+    pools = backend.run(backend.new_pools, 2, 1, 128, 6, 8)
+    fake, left = sys.modules["omnitide.backends.cuda.cache_writes"].cp, [fails_at]
+
+    def scarce(make: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if left[0] == 0:
+                raise MemoryError
+            left[0] -= 1
+            return make(*args, **kwargs)
+
+        return call
+
+    launches.names.clear()
+    for name in ("empty", "asarray"):
+        monkeypatch.setattr(fake, name, scarce(getattr(fake, name)))
+    with pytest.raises(BackendError, match="not enough GPU memory"):
+        backend.run(backend.migrate, pools, np.array([1, 2], np.int32), np.array([2, 1], np.int32))
+    assert launches.names == []
+
+
+def test_heads_that_no_kernel_takes_are_refused(hopper: bool, launches: Launches) -> None:
+    backend = make_backend("bfloat16", hopper)
+    x = backend.asarray(np.zeros((3, 1, 258), np.float32))
+    pools = backend.run(backend.new_pools, 1, 1, 258, 4)
+    table = np.zeros((3, 129), np.float32)
+    at = np.arange(3, dtype=np.int32)
+    step = Step(at, at, table, table, at, at, table, table)
+    for go in (
+        lambda: backend.attention(x, pools, 0, step, 0.1),
+        lambda: backend.attention_mass(x, pools, 0, step, 0.1),
+        lambda: backend.segment_attention(x, x, x, (3,), 0.1),
+        lambda: backend.attention_bytes(100, 3, 1, 1, 258),
+    ):
+        with pytest.raises(BackendError, match=r"head_dim must be at most 256 on cuda, got 258"):
+            backend.run(go)
