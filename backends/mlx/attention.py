@@ -220,28 +220,30 @@ def paged_mass(
     """Attention probabilities summed over queries and heads; see `Backend.attention_mass`.
 
     Float32; keys and `fused` as in `paged_attention`. One KV head at a time, which bounds the
-    scores that are held at once; where MLX holds those of attention too, few of its queries.
+    scores that are held at once, and its keys in float32; where MLX holds scores of attention too,
+    few of its queries.
     """
     total = mx.zeros(step.num_cells, mx.float32)
     if step.num_cells == 0 or step.num_queries == 0:
         return total
-    keys = keys.astype(mx.float32)
     queries = rotate(q, at.query_cos, at.query_sin).astype(mx.float32)
     group = queries.shape[1] // len(keys)
     # Cells are in logical order, so a query sees a prefix of them.
     seen = mx.array(np.searchsorted(step.orders, step.query_orders, side="right"))
-    visible = mx.arange(step.num_cells)[None] < seen[:, None]
+    cells = mx.arange(step.num_cells)
     count = step.num_queries
     # Scores, masked scores and shares are held together.
     most = count if fused else max(rows_at_once(group, step.num_cells) // 3, 1)
     for head in range(len(keys)):
         rows = queries[:, head * group : (head + 1) * group].transpose(1, 0, 2)
+        of_head = keys[head].astype(mx.float32)
         for start in range(0, count, most):
             part = slice(start, min(start + most, count))
-            scores = (rows[:, part] * scale) @ keys[head].T
-            scores = mx.where(visible[part], scores, -mx.inf)
+            visible = cells[None] < seen[part, None]
+            scores = (rows[:, part] * scale) @ of_head.T
+            scores = mx.where(visible, scores, -mx.inf)
             # A query that sees nothing gives NaN throughout, and all of it is left out.
-            shares = mx.where(visible[part], mx.softmax(scores, axis=-1), 0.0)
+            shares = mx.where(visible, mx.softmax(scores, axis=-1), 0.0)
             total = total + shares.sum(axis=(0, 1))
             if not fused:
                 mx.eval(total)

@@ -74,7 +74,9 @@ def _step(cells: int, queries: int) -> Step:
     return Step(every, every, cos, sin, every[new], every[new], cos[new], sin[new])
 
 
-def _held(backend: Backend, cells: int, queries: int, kv_bits: int | None) -> int:
+def _held(
+    backend: Backend, cells: int, queries: int, kv_bits: int | None, name: str = "attention"
+) -> int:
     pools = backend.new_pools(1, KV_HEADS, DIM, -(-cells // PAGE_SIZE), kv_bits)
     whole = _step(cells, cells)
     k, v = (backend.random_normal((cells, KV_HEADS, DIM), 1, seed) for seed in (1, 2))
@@ -84,7 +86,8 @@ def _held(backend: Backend, cells: int, queries: int, kv_bits: int | None) -> in
     backend.synchronize(q, k, v, *pools.keys, *pools.values)
     del k, v, whole
     step = _step(cells, queries)
-    return _most_bytes(backend, lambda: backend.attention(q, pools, 0, step, DIM**-0.5))
+    operation = getattr(backend, name)
+    return _most_bytes(backend, lambda: operation(q, pools, 0, step, DIM**-0.5))
 
 
 @pytest.mark.parametrize("kv_bits", [None, 8])
@@ -103,6 +106,18 @@ def test_attention_holds_what_is_told_and_not_much_less(
     elif cells == max(CELLS):
         # What MLX holds depends on how far its host thread runs ahead; told is the most.
         assert told <= 2.5 * held
+
+
+@pytest.mark.parametrize("kv_bits", [None, 8])
+@pytest.mark.parametrize("queries", QUERIES)
+@pytest.mark.parametrize("cells", CELLS)
+def test_attention_mass_holds_no_more_than_what_is_told_of_attention(
+    cells: int, queries: int, kv_bits: int | None, counted: Backend
+) -> None:
+    held = counted.run(_held, counted, cells, queries, kv_bits, "attention_mass")
+    told = counted.attention_bytes(cells, queries, HEADS, KV_HEADS, DIM, kv_bits)
+    states = 6 * queries * HEADS * DIM * ITEMSIZES[counted.dtype]
+    assert held <= told + states + SMALL
 
 
 @pytest.mark.parametrize("kv_bits", [None, 8])
