@@ -80,6 +80,8 @@ _MODULES = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"omnitide.{name}")  # as after `import omnitide.errors`
         for module, names in _MODULES.items():
             if name in names:
                 found = getattr(import_module(f"omnitide.{module}"), name)

@@ -56,6 +56,14 @@ def test_what_is_not_there_is_said_as_of_any_module() -> None:
         _ = omnitide.nothing
 
 
+@pytest.mark.parametrize("name", sorted(omnitide._MODULES))
+def test_modules_of_public_names_are_there_without_an_import_of_their_own(name: str) -> None:
+    """Type checkers see them, as `__init__` imports from them for these."""
+    code = f"import omnitide; print(omnitide.{name}.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [f"omnitide.{name}"], done.stderr
+
+
 def test_the_command_line_can_be_imported_without_what_takes_long() -> None:
     """Its `main` has to be running before Ctrl-C can be met."""
     code = (
