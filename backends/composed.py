@@ -16,6 +16,7 @@ class Composed:
     pool_arrays = 2
     in_main_memory = True
     kept_bytes = 0
+    keeps_passes = False
     unpacked_bytes = 0
     kv_bits = frozenset({eight_bit.BITS})
 

@@ -73,6 +73,7 @@ class Backend(Protocol):
     pool_arrays: int  # of a layer: keys, values, and turned keys where it keeps them
     in_main_memory: bool  # whether its arrays lie where the host's do
     kept_bytes: int  # of freed memory that it keeps for later, at most, even if others want it
+    keeps_passes: bool  # whether memory of passes is kept for their like, beside that of another
 
     # -- arrays -------------------------------------------------------------------------------
     def asarray(self, values: ArrayLike) -> Array:

@@ -147,10 +147,10 @@ def memory_need(
         factors = 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim
     held = capacity.pages * PAGE_SIZE
     unit = max(room.unit, room.prefix)
-    scratch = max(
-        pass_bytes(outline, backend, held, unit, kv_bits),
-        outline.encoder_values(media) * itemsize,
-    )
+    of_pass = pass_bytes(outline, backend, held, unit, kv_bits)
+    scratch = max(of_pass, outline.encoder_values(media) * itemsize)
+    if backend.keeps_passes:
+        scratch += of_pass
     if backend.in_main_memory:
         scratch = in_process(scratch + record_bytes(held, spec.head_dim))
     scratch += backend.kept_bytes + outline.stream_values * itemsize

@@ -67,6 +67,7 @@ class CudaBackend:
     pool_arrays = 3
     in_main_memory = False
     kept_bytes = 0
+    keeps_passes = True
     unpacked_bytes = 0
     kv_bits = frozenset({eight_bit.BITS})
 

@@ -90,3 +90,15 @@ def test_records_are_not_counted_where_the_host_has_other_memory(
     monkeypatch.setattr(type(reference), "in_main_memory", False)
     apart = told(kv_bits).scratch_bytes
     assert together == (apart + record_bytes(CELLS, 128)) * 5 // 4
+
+
+def test_memory_that_passes_keep_is_counted_beside_that_of_another(
+    reference: Backend,
+    told: Callable[[int | None], MemoryNeed],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(reference), "in_main_memory", False)
+    once = told(None).scratch_bytes
+    monkeypatch.setattr(type(reference), "keeps_passes", True)
+    # The pass is what holds most here: the encoders of the tiny model hold less.
+    assert told(None).scratch_bytes == 2 * once
