@@ -38,13 +38,15 @@ def append(pools: EightBitPools, layer: int, step: Step, k: Floats, v: Floats) -
         pools.factors[layer] = _factors(k)
     page, row = np.divmod(step.query_slots, PAGE_SIZE)
     factors = pools.factors[layer]
-    for rows, arrays, scales in (
-        (k / factors, pools.keys, pools.key_scales),
-        (v, pools.values, pools.value_scales),
-    ):
-        elements, scale = _quantized(rows)
-        arrays[layer][page, :, row] = elements
-        scales[layer][page, :, row] = scale
+    # What is infinite or no number makes its row NaN by way of the scale.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows, arrays, scales in (
+            (k / factors, pools.keys, pools.key_scales),
+            (v, pools.values, pools.value_scales),
+        ):
+            elements, scale = _quantized(rows)
+            arrays[layer][page, :, row] = elements
+            scales[layer][page, :, row] = scale
 
 
 def key_rows(pools: EightBitPools, layer: int, step: Step, dtype: np.dtype[Any]) -> Floats:
@@ -80,4 +82,5 @@ def _quantized(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
     """Elements and scale of each row and head."""
     scale = (np.abs(rows).max(axis=-1) / MOST).astype(np.float32)
     elements = np.rint(rows / np.where(scale > 0, scale, 1)[..., None])
+    elements[np.isnan(elements)] = 0  # which integer NaN becomes differs from chip to chip
     return np.clip(elements, -MOST, MOST).astype(np.int8), scale

@@ -92,6 +92,32 @@ def test_rows_are_stored_to_half_a_step(packing: Backend, rounded: Callable[...,
         assert (size <= np.abs(want).max() / 127 * 1.001).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_or_infinite_makes_its_row_nan_and_no_other(
+    packing: Backend, value: float
+) -> None:
+    rng = np.random.default_rng(9)
+    k, v = rng.standard_normal((2, 40, KV_HEADS, DIM))
+    k[31, 0, 3] = v[35, 1, 5] = value
+    whole = _step(rng, 40, 40)
+    cells = (whole.slots, whole.orders, whole.cos, whole.sin)
+    first = Step(*(part[:30] for part in cells), *(part[:30] for part in cells))
+    then = Step(*cells, *(part[30:] for part in cells))
+
+    def call() -> Any:
+        pools = _poisoned(packing)
+        for step, rows in ((first, slice(0, 30)), (then, slice(30, 40))):
+            packing.append(pools, 0, step, packing.asarray(k[rows]), packing.asarray(v[rows]))
+        with np.errstate(invalid="ignore"):  # 0 times infinity here, not in the backend
+            return _held(pools, 0, whole.slots)
+
+    (keys, _), (values, _) = packing.run(call)
+    for rows, bad in ((keys, (31, 0)), (values, (35, 1))):
+        found = np.isnan(rows)
+        assert found[bad].all()
+        assert found.sum() == DIM
+
+
 def test_keys_are_scaled_by_channel(packing: Backend, rounded: Callable[..., Any]) -> None:
     """One channel a hundred times the others does not cost the others their bits."""
     rng = np.random.default_rng(1)
