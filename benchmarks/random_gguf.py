@@ -189,26 +189,37 @@ def _key(key: str, kind: int) -> bytes:
 def write(path: Path, text: TextConfig, name: str, seed: int = 0) -> int:
     """Write a file, over one that is there, and say how many bytes it has.
 
+    It has its name once it is whole.
+
     Raises:
         OSError: It can't be written.
     """
-    rng = np.random.default_rng(seed)
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            size = _write(file, text, name, np.random.default_rng(seed))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return size
+
+
+def _write(file: BinaryIO, text: TextConfig, name: str, rng: np.random.Generator) -> int:
     values, made = list(_values(text, name)), tensors(text)
-    with path.open("wb") as file:
-        file.write(b"GGUF" + struct.pack("<IQQ", VERSION, len(made), len(values)))
-        file.writelines(values)
-        offset = 0
-        for tensor in made:
-            sizes = tuple(reversed(tensor.shape))  # columns first
-            file.write(_string(tensor.name) + struct.pack("<I", len(sizes)))
-            file.write(struct.pack(f"<{len(sizes)}QIQ", *sizes, tensor.format.number, offset))
-            offset += -(-tensor.num_bytes // ALIGNMENT) * ALIGNMENT
+    file.write(b"GGUF" + struct.pack("<IQQ", VERSION, len(made), len(values)))
+    file.writelines(values)
+    offset = 0
+    for tensor in made:
+        sizes = tuple(reversed(tensor.shape))  # columns first
+        file.write(_string(tensor.name) + struct.pack("<I", len(sizes)))
+        file.write(struct.pack(f"<{len(sizes)}QIQ", *sizes, tensor.format.number, offset))
+        offset += -(-tensor.num_bytes // ALIGNMENT) * ALIGNMENT
+    _pad(file)
+    for tensor in made:
+        for piece in _data(tensor, rng):
+            file.write(piece)
         _pad(file)
-        for tensor in made:
-            for piece in _data(tensor, rng):
-                file.write(piece)
-            _pad(file)
-        return file.tell()
+    return file.tell()
 
 
 def _pad(file: BinaryIO) -> None:

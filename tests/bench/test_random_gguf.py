@@ -257,3 +257,19 @@ def test_a_file_that_can_not_be_written_is_an_error_without_a_traceback(
         script("random_gguf").main()
     assert stopped.value.code == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_file_that_was_not_finished_does_not_look_whole(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`llama_cpp.py --gguf` takes a file that is there."""
+    made, pieces = script("random_gguf"), iter([b"a piece"])
+
+    def broken_off(tensor: Any, rng: Any) -> Any:
+        yield next(pieces, b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "_data", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        made.write(tmp_path / "a.gguf", TINY, "small", 0)
+    assert list(tmp_path.iterdir()) == []
