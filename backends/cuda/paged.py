@@ -117,6 +117,7 @@ class PagedCache:
         Raises:
             BackendError: There is not enough memory; nothing is kept.
         """
+        self.forget()  # the last pass may have been over pools that nobody else holds any more
         store = self._turned if kv_bits is None else self._packed
         return store.new(num_layers, shape, dtype)
 

@@ -7,8 +7,10 @@ kernel's text. Kernels compute nothing, so no value is compared here but for wha
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -823,3 +825,23 @@ def test_heads_that_no_kernel_takes_are_refused(hopper: bool, launches: Launches
     ):
         with pytest.raises(BackendError, match=r"head_dim must be at most 256 on cuda, got 258"):
             backend.run(go)
+
+
+@pytest.mark.parametrize("rotation", [None, 0], ids=["eager", "recorded"])
+def test_pools_that_nobody_holds_make_room_for_new_ones(
+    rotation: int | None, hopper: bool, launches: Launches
+) -> None:
+    backend = make_backend("bfloat16", hopper)
+    pools = backend.run(backend.new_pools, 1, 1, 128, 6)
+    held = weakref.ref(pools.keys[0])
+    step, x = step_of(100, 1, rotation), backend.asarray(np.zeros((1, 256), np.float32))
+
+    def forward(x: Any, pools: Any, step: Step) -> Any:
+        return backend.attention(x.reshape(1, 2, 128), pools, 0, step, 0.1).reshape(1, 256)
+
+    backend.run(backend.forward_pass, forward, x, pools, step)
+    backend.run(backend.prepare, pools, step_of(101, 1, 0))
+    del pools
+    backend.run(backend.new_pools, 1, 1, 128, 6)
+    gc.collect()
+    assert held() is None
