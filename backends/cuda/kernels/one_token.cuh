@@ -74,8 +74,8 @@ struct OneToken {
       for (int group = 0; group < READ; group += 2) {
         if (start + group >= live) break;
         const bool mine = g / 2 == group / 2;
-        multiply_group(sum[0], codes, slot.pitch, mine ? numbers : nullptr, group);
-        multiply_group(sum[1], codes, slot.pitch, mine ? numbers : nullptr, group + 1);
+        multiply_group(sum[0], codes, slot.pitch, numbers, mine, group);
+        multiply_group(sum[1], codes, slot.pitch, numbers, mine, group + 1);
       }
       if (start + 2 * c < live) {
         add_groups(sum, reinterpret_cast<const unsigned*>(scales) + c, of_x + 2 * c);
@@ -100,10 +100,9 @@ struct OneToken {
   }
 
  private:
-  // sum += a group's codes with this lane's bytes of x, or with 0 where the group is not the
-  // lane's.
+  // sum += a group's codes with this lane's bytes of x, or with 0 if the group is not the lane's.
   __device__ __forceinline__ void multiply_group(int (&sum)[4], const unsigned char* codes,
-                                                 int pitch, const unsigned char* numbers,
+                                                 int pitch, const unsigned char* numbers, bool mine,
                                                  int group) const {
 #pragma unroll ThisFold::AT_ONCE
     for (int fold = 0; fold < ThisFold::OF_GROUP; ++fold) {
@@ -113,7 +112,7 @@ struct OneToken {
       const auto lower =
           *reinterpret_cast<const Vector<unsigned, ThisFold::WORDS>*>(from + 8 * pitch);
       const auto of_x = *reinterpret_cast<const Vector<unsigned, 2 * ThisFold::PACKS>*>(
-          numbers == nullptr ? nothing : numbers + column * 2);
+          mine ? numbers + column * 2 : nothing);
 #pragma unroll
       for (int pack = 0; pack < ThisFold::PACKS; ++pack) {
         multiply_codes<BITS>(sum, upper.at + pack * (BITS / 4), lower.at + pack * (BITS / 4),
