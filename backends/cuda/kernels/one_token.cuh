@@ -17,18 +17,18 @@ struct OneToken {
   static constexpr int SUMS = 2;  // floats of a group of x: a `Group`
 
   // In shared memory: first x as it came, then, of each fold, the upper bytes of all its numbers
-  // and the lower ones, in the same room.
+  // and the lower ones, in the same room. The last pack of `pitch` is none of x.
   uint4* const x;
   Group* const groups;
-  const unsigned char* nothing;
-  float total[2] = {};  // of this lane's groups: rows g and g + 8
+  const unsigned char* const nothing;  // zeros, a pack
+  float total[2] = {};                 // of this lane's groups: rows g and g + 8
 
-  // All threads of the block call it; a barrier follows before the first `multiply`.
-  __device__ __forceinline__ OneToken(uint4* x, int, float* sums, int)
-      : x(x), groups(reinterpret_cast<Group*>(sums)) {
-    __shared__ uint4 zeros;
-    if (threadIdx.x == 0) zeros = uint4{};
-    nothing = reinterpret_cast<const unsigned char*>(&zeros);
+  // All threads of the block call it; a barrier follows `prepare` before the first `multiply`.
+  __device__ __forceinline__ OneToken(uint4* x, int pitch, float* sums, int)
+      : x(x),
+        groups(reinterpret_cast<Group*>(sums)),
+        nothing(reinterpret_cast<const unsigned char*>(x + pitch - 1)) {
+    if (threadIdx.x == 0) x[pitch - 1] = uint4{};
   }
 
   // Takes pack `at` of x, 0 if it isn't there. The lanes of a warp hold neighbours, and have read
