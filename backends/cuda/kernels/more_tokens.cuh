@@ -63,6 +63,7 @@ struct MoreTokens {
   uint4* const x;
   float* const sums;
   const int pitch;
+  const int g, c;  // lane 4 g + c
   // Where the rows of x begin that this lane holds for the tensor cores. Those that aren't there
   // are the last one's, and their sums nobody asks for.
   int given[GRID_TILES];
@@ -71,9 +72,8 @@ struct MoreTokens {
   float total[GRID_TILES][4] = {};
 
   // A barrier follows `prepare` before the first `multiply`.
-  __device__ __forceinline__ MoreTokens(uint4* x, int pitch, float* sums, int tokens)
-      : x(x), sums(sums), pitch(pitch) {
-    const int g = threadIdx.x % WARP / 4;
+  __device__ __forceinline__ MoreTokens(uint4* x, int pitch, float* sums, int lane, int tokens)
+      : x(x), sums(sums), pitch(pitch), g(lane / 4), c(lane % 4) {
 #pragma unroll
     for (int i = 0; i < GRID_TILES; ++i) given[i] = min(8 * i + g, tokens - 1) * pitch;
   }
@@ -94,7 +94,6 @@ struct MoreTokens {
 
   // Multiplies `live` groups of a slot, of which the first is number `first` of a row.
   __device__ __forceinline__ void multiply(const Slot& slot, int first, int live) {
-    const int lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
     const unsigned char* codes = slot.codes + g * slot.pitch + c * ThisFold::WORDS * 4;
     const uint4* scales = reinterpret_cast<const uint4*>(slot.scales()) + g;
     const uint4* packs = x + c * ThisFold::PACKS + first * (GROUP / 8);
@@ -125,7 +124,7 @@ struct MoreTokens {
         }
       }
       codes += READ * GROUP * BITS / 8;
-      scales += 32;
+      scales += SCALES / sizeof(uint4);
       packs += READ * GROUP / 8;
       sums_of_x += READ * TOKENS;
     }
@@ -133,7 +132,6 @@ struct MoreTokens {
 
   // Writes the sums of a tile's rows, TILE x TOKENS floats, and begins anew.
   __device__ __forceinline__ void hand_over(float* to) {
-    const int lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int i = 0; i < GRID_TILES; ++i) {
       float* here = to + g * TOKENS + 8 * i + 2 * c;

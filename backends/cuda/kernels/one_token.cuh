@@ -20,13 +20,16 @@ struct OneToken {
   // and the lower ones, in the same room. The last pack of `pitch` is none of x.
   uint4* const x;
   Group* const groups;
+  const int g, c;                      // lane 4 g + c
   const unsigned char* const nothing;  // zeros, a pack
   float total[2] = {};                 // of this lane's groups: rows g and g + 8
 
   // All threads of the block call it; a barrier follows `prepare` before the first `multiply`.
-  __device__ __forceinline__ OneToken(uint4* x, int pitch, float* sums, int)
+  __device__ __forceinline__ OneToken(uint4* x, int pitch, float* sums, int lane, int)
       : x(x),
         groups(reinterpret_cast<Group*>(sums)),
+        g(lane / 4),
+        c(lane % 4),
         nothing(reinterpret_cast<const unsigned char*>(x + pitch - 1)) {
     if (threadIdx.x == 0) x[pitch - 1] = uint4{};
   }
@@ -60,13 +63,12 @@ struct OneToken {
 
   // Multiplies `live` groups of a slot, of which the first is number `first` of a row.
   __device__ __forceinline__ void multiply(const Slot& slot, int first, int live) {
-    const int lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
     const unsigned char* codes = slot.codes + g * slot.pitch + c * ThisFold::WORDS * 4;
-    const uint4* scales = reinterpret_cast<const uint4*>(slot.scales()) + g;
+    const unsigned* scales = reinterpret_cast<const unsigned*>(slot.scales()) + 4 * g + c;
     // The bytes that this lane multiplies by, upper or lower ones.
     const unsigned char* numbers = reinterpret_cast<const unsigned char*>(x) + first * (2 * GROUP) +
                                    g % 2 * FOLD + c * (FOLD / 4);
-    const Group* of_x = groups + first;
+    const Group* of_x = groups + first + 2 * c;
 #pragma unroll 1
     for (int start = 0; start < live; start += READ) {
       int sum[2][4] = {};
@@ -77,11 +79,9 @@ struct OneToken {
         multiply_group(sum[0], codes, slot.pitch, numbers, mine, group);
         multiply_group(sum[1], codes, slot.pitch, numbers, mine, group + 1);
       }
-      if (start + 2 * c < live) {
-        add_groups(sum, reinterpret_cast<const unsigned*>(scales) + c, of_x + 2 * c);
-      }
+      if (start + 2 * c < live) add_groups(sum, scales, of_x);
       codes += READ * GROUP * BITS / 8;
-      scales += 32;
+      scales += SCALES / sizeof(unsigned);
       numbers += READ * GROUP * 2;
       of_x += READ;
     }
@@ -89,7 +89,6 @@ struct OneToken {
 
   // Writes the sums of a tile's rows, TILE floats, and begins anew.
   __device__ __forceinline__ void hand_over(float* to) {
-    const int lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int apart = 1; apart < 4; apart *= 2) {
       total[0] += __shfl_xor_sync(ALL_LANES, total[0], apart);

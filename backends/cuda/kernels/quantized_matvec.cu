@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(TOKENS > 8 || (BITS == 8 && TOKENS > 1) ? 256 
 #endif
   wait_for_groups_but(slots);  // this thread's share of the norm's weights, and of x
 
-  Product product(inputs, x_pitch, sums, tokens);
+  Product product(inputs, x_pitch, sums, lane, tokens);
   if (norm_weight != nullptr) {
 #pragma unroll 1
     for (int token = 0; token < tokens; ++token) {
