@@ -1,8 +1,8 @@
 // One row of x in whole numbers (fixed_point.cuh), and its product with a warp's tiles.
 //
-// The tensor cores multiply a tile by 8 columns: four groups' upper bytes of x and lower ones. So
-// one accumulator serves four groups; lanes whose column is another group's multiply by 0. Of READ
-// groups, the even ones have an accumulator and the odd ones have one.
+// The tensor cores multiply a tile by 8 columns: of four groups the upper bytes of x and the lower.
+// So one accumulator serves four groups; lanes whose column is another group's multiply by 0. Of
+// READ groups, the even ones share an accumulator, and the odd ones.
 #pragma once
 
 #include "fixed_point.cuh"

@@ -15,24 +15,31 @@
 //   gated: out_0 = silu(x weight_0^T + bias_0) * (x weight_1^T + bias_1); both factors are rounded
 //   to T first. weight_1 is as high as weight_0, height_1 and height_2 are 0.
 //
-// T: __half or __nv_bfloat16. A group's products with the codes are summed in float, then times its
-// scale, plus its shift times the sum of its x; one rounding at the end. What is infinite in x may
-// come out as NaN. Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16 or 8 bits). Shared
-// memory, in bytes, with `groups` rounded up to an even number: warps slots (16 pitch(columns BITS
-// / 8) + 512 reads) + 16 (tokens + norm) x_pitch(width) + 4 TOKENS (groups + 16 (batch (1 + gated)
-// + warps - 1)) + 8 batch (1 + gated), where `reads` is columns / GROUP in eights. Reference:
-// `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py with the weights of
+// T: __half or __nv_bfloat16. With TOKENS 1 x is rounded to 16 bits of a power of two that its
+// group shares (fixed_point.cuh says how far off that is), and a group's products with the codes
+// are summed exactly; else x is taken as it is and they are summed in float. Their sum times the
+// scale, plus the shift times the group's sum of x, as rounded, is added up in float; one rounding
+// at the end. What is infinite in x, or no number, makes its row's outputs NaN with TOKENS 1; else
+// what is infinite may. With TOKENS 1, a group's codes count as 0 where its scale times its
+// greatest x is less than about 2^-112.
+//
+// Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16, and for TOKENS 8 with 8 bits).
+// Shared memory, in bytes, with `groups` rounded up to an even number and `reads` columns / GROUP
+// in eights: warps slots (16 pitch(columns BITS / 8) + 512 reads) + 16 (tokens + norm)
+// x_pitch(width)
+// + 4 max(TOKENS, 2) groups + 64 TOKENS (batch (1 + gated) + warps - 1) + 8 batch (1 + gated).
+// Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py with the weights of
 // omnitide/dequantize.py.
 //
-// A block's rows are cut into tiles of 16, a tile into pieces of `columns` columns, an even number
-// of groups, at most 16. Of the pieces of a batch of `batch` tiles each warp takes an equal run. A
-// warp has `slots` (1 to 8) places of its own that codes and scales are copied to asynchronously,
-// so that no warp waits for another while weights flow. The tensor cores multiply a tile by 8 rows
-// of x. A warp's sums of a tile go to shared memory; when a batch is done, one thread an output
-// adds them up.
+// A block's outputs are cut into tiles of 16 rows, a tile into pieces of `columns` columns, an even
+// number of groups, at most 16. Of the pieces of a batch of `batch` tiles each warp takes an equal
+// run (runs.cuh), through a ring of `slots` (1 to 8) slots of its own (ring.cuh). It multiplies a
+// slot by x (one_token.cuh, more_tokens.cuh). Its sums of a tile go to shared memory; when a batch
+// is done, one thread an output adds them up.
 //
-// Where launches overlap, all places are filled while the predecessor still runs. Then x comes in
-// one bulk copy, which need not queue behind the weights' copies. Older chips ask for x first.
+// Where launches overlap, one warp asks for x as soon as the predecessor has ended, in bulk copies,
+// which need not queue behind the weights' copies; the others fill their slots before. Older chips
+// ask for x first.
 #include "copies.cuh"
 #include "more_tokens.cuh"
 #include "one_token.cuh"

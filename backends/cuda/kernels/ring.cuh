@@ -47,7 +47,7 @@ struct Ring {
   const Outputs outputs;
   const Runs runs;
   unsigned char* const slots;
-  const int lane, columns, row_bytes, groups, per_piece, pitch, slot_bytes, alignment;
+  const int lane, row_bytes, groups, per_piece, pitch, slot_bytes, alignment;
   // A lane copies 16 bytes, a chunk, of a row; the lanes together as many rows at once as they can,
   // a power of two.
   const int whole_chunks, last_chunks, row_shift, rows_at_once, lane_row, lane_chunk;
@@ -62,7 +62,8 @@ struct Ring {
   int next_first = 0;
   Run next;
 
-  // Of one warp; a piece has `columns` columns, the last one what is left of `width`.
+  // For one warp, with `slots` its own room; a piece has `columns` columns, the last one of a row
+  // what is left of `width`.
   __device__ __forceinline__ Ring(const Matrices<T>& matrices, const Outputs& outputs,
                                   const Runs& runs, unsigned char* slots, int lane, int width,
                                   int columns)
@@ -71,7 +72,6 @@ struct Ring {
         runs(runs),
         slots(slots),
         lane(lane),
-        columns(columns),
         row_bytes(width / 8 * BITS),
         groups(width / GROUP),
         per_piece(columns / GROUP),
@@ -140,7 +140,6 @@ struct Ring {
       const int byte = next.piece * whole_chunks * 16 + chunk * 16;
       unsigned target = shared_address(to.codes) + lane_row * pitch + chunk * 16;
       if (same_matrix) {
-        // Without a branch, so that copies follow one another at once.
         const unsigned char* source = codes_from + byte;
 #pragma unroll 1
         for (int first = lane_row; first < TILE; first += 8 * rows_at_once) {
