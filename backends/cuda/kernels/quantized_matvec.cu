@@ -26,8 +26,8 @@
 // Grid: any number of blocks of 1 to 16 warps (8 for TOKENS 16, and for TOKENS 8 with 8 bits).
 // Shared memory, in bytes, with `groups` rounded up to an even number and `reads` columns / GROUP
 // in eights: warps slots (16 pitch(columns BITS / 8) + 512 reads) + 16 (tokens + norm)
-// x_pitch(width)
-// + 4 max(TOKENS, 2) groups + 64 TOKENS (batch (1 + gated) + warps - 1) + 8 batch (1 + gated).
+// x_pitch(width) + 4 max(TOKENS, 2) groups + 64 TOKENS (batch (1 + gated) + warps - 1) + 8 batch (1
+// + gated).
 // Reference: `linear`, `rms_norm`, `swiglu` of backends/reference/backend.py with the weights of
 // omnitide/dequantize.py.
 //
