@@ -66,8 +66,12 @@ struct ProductOf<T, BITS, GROUP, 1> {
   using Type = OneToken<T, BITS, GROUP>;
 };
 
+// Threads of a block at most: more have too few registers each.
+template <int BITS, int TOKENS>
+constexpr int MAX_THREADS = TOKENS > 8 || (BITS == 8 && TOKENS > 1) ? 256 : 32 * MAX_WARPS;
+
 template <typename T, int BITS, int GROUP, int TOKENS>
-__global__ void __launch_bounds__(TOKENS > 8 || (BITS == 8 && TOKENS > 1) ? 256 : 512, 1)
+__global__ void __launch_bounds__(MAX_THREADS<BITS, TOKENS>, 1)
     quantized_matvec(const T* x, const T* norm_weight, float eps, const unsigned* codes_0,
                      const unsigned* codes_1, const unsigned* codes_2, const T* scales_0,
                      const T* scales_1, const T* scales_2, const T* shifts_0, const T* shifts_1,
