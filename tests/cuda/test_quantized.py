@@ -351,6 +351,20 @@ def test_other_tokens_of_a_launch_are_what_they_were(
     np.testing.assert_array_equal(after[others], before[others])
 
 
+def test_kernels_of_one_text_do_not_take_shared_memory_from_each_other(
+    multiprocessors: int,
+) -> None:
+    """CuPy gives both the same function, which remembers how much it may be launched with."""
+    rng = np.random.default_rng(13)
+    pairs = [(Made(rng, "float16", 300, 3584, 4, 64).weight, None)]
+    x = cp.asarray(rng.standard_normal((1, 3584)).astype(np.float16))
+    much = QuantizedMatVec(Compiler(), multiprocessors, [Ring(16, 256, 2)])
+    little = QuantizedMatVec(Compiler(), multiprocessors, [Ring(8, 256, 1)])
+    first = cp.asnumpy(much.multiply(x, pairs)[0])
+    little.multiply(x, pairs)
+    np.testing.assert_array_equal(cp.asnumpy(much.multiply(x, pairs)[0]), first)
+
+
 @HALVES
 @KINDS
 @pytest.mark.parametrize("tokens", [1, 17, 40, 100, 256])
