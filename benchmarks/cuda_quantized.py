@@ -5,13 +5,13 @@
         [--rings 16,256,2 8,512,2+8,256,2] [--in-turn] [--peer]
 
 Each product of several layers in one recorded graph (every layer its own random weights, so that no
-cache holds them), by every way that takes so many rows: the matrix-vector kernel, once for each
-ring (the fields of `Ring`; of rings joined by + the first that fits), the tensor-core kernel once
-for each size of its blocks, dequantising and cuBLAS, and cuBLAS with 16-bit weights. With one row,
-the products of a whole token too. Launches of the former overlap, or are made one after the other.
-Medians by the device's events; terabytes a second count the quantised weights alone, and are
-compared with what a copy reaches. `--peer` times PyTorch's product of 4-bit weights, which are
-rearranged for it beforehand.
+cache holds them), by every way that takes so many rows: the matrix-vector kernel with the ring
+that the backend takes, or once for each of `--rings` (the fields of `Ring`; of rings joined by +
+the first that fits), the tensor-core kernel once for each size of its blocks, dequantising and
+cuBLAS, and cuBLAS with 16-bit weights. With one row, the products of a whole token too. Launches of
+the former overlap, or are made one after the other. Medians by the device's events; terabytes a
+second count the quantised weights alone, and are compared with what a copy reaches. `--peer` times
+PyTorch's product of 4-bit weights, which are rearranged for it beforehand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from omnitide.backends.cuda.blas import Blas
 from omnitide.backends.cuda.compiler import Compiler
 from omnitide.backends.cuda.dequantize import Dequantize
 from omnitide.backends.cuda.quantized_matmul import TOKENS, QuantizedMatMul
-from omnitide.backends.cuda.quantized_matvec import RINGS, RINGS_OF_8, QuantizedMatVec, Ring
+from omnitide.backends.cuda.quantized_matvec import QuantizedMatVec, Ring
 from omnitide.quantized import QuantizedWeight
 
 EPS = 1e-6
@@ -90,7 +90,9 @@ def copy_bandwidth() -> float:
 class Bench:
     """The kernels, and all ways to multiply."""
 
-    def __init__(self, rings: Iterable[list[Ring]], most: Iterable[int], overlap: bool) -> None:
+    def __init__(
+        self, rings: Iterable[list[Ring] | None], most: Iterable[int], overlap: bool
+    ) -> None:
         compiler = Compiler()
         count = cp.cuda.Device().attributes["MultiProcessorCount"]
         self.vectors = {
@@ -108,10 +110,10 @@ class Bench:
         gated = name == "gated"
         normed = (norm, EPS) if name in ("projections", "gated", "logits") else None
         residual = None if normed else random_rows(rows, weight.shape[0], x.dtype)
-        for ring, vector in self.vectors.items():
+        for way, vector in self.vectors.items():
             if vector.takes(rows, weight, normed is not None, gated):
                 yield (
-                    f"matvec {ring}",
+                    way,
                     lambda v=vector: [
                         v.multiply(x, pairs, normed, residual, gated, self.overlap)
                         for pairs in layers
@@ -162,8 +164,11 @@ class Bench:
         return vector.multiply(x, made["logits"][0], (norm, EPS), overlap=self.overlap)
 
 
-def _named(rings: list[Ring]) -> str:
-    return "+".join(",".join(str(field) for field in astuple(ring)) for ring in rings)
+def _named(rings: list[Ring] | None) -> str:
+    """What a line of the report calls the kernel with these rings."""
+    if rings is None:
+        return "matvec"
+    return "matvec " + "+".join(",".join(str(field) for field in astuple(ring)) for ring in rings)
 
 
 def parse_rings(text: str) -> list[Ring]:
@@ -187,7 +192,7 @@ def main() -> None:
     options = parser.parse_args()
     cp.cuda.Stream(non_blocking=True).use()
     shape, dtype = SHAPES[options.shape], cp.dtype(options.dtype)
-    rings = options.rings or [list(RINGS_OF_8 if options.bits == 8 else RINGS)]
+    rings = options.rings or [None]
     bench, ceiling = Bench(rings, options.blocks, not options.in_turn), copy_bandwidth()
     print(f"copy {ceiling:.2f} TB/s", flush=True)
 
@@ -220,11 +225,11 @@ def main() -> None:
         }
         x, norm = random_rows(1, shape.hidden, dtype), random_rows(1, shape.hidden, dtype)[0]
         size = sum(w.nbytes for layers in made.values() for pairs in layers for w, _ in pairs)
-        for ring, vector in bench.vectors.items():
+        for way, vector in bench.vectors.items():
             if not all(vector.takes(1, layers[0][0][0], True, True) for layers in made.values()):
                 continue
             time = microseconds(lambda v=vector: bench.token(v, made, x, norm))
-            report("token", 1, f"matvec {ring}", time, size, ceiling)
+            report("token", 1, way, time, size, ceiling)
 
 
 def report(name: str, rows: int, way: str, time: float, size: int, ceiling: float) -> None:

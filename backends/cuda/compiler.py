@@ -10,9 +10,6 @@ from omnitide.backends.cuda.arrays import cp
 from omnitide.backends.cuda.instances import Instance
 from omnitide.backends.cuda.launch import can_overlap, launch_overlapping
 
-STATIC_SHARED = 48 * 1024
-"""Bytes of shared memory that a kernel may use without asking."""
-
 MORE_OPTIONS = "OMNITIDE_NVRTC_OPTIONS"
 """Options of the compiler for those who debug, e.g. -lineinfo."""
 
@@ -29,7 +26,6 @@ class Kernel:
             name_expressions=(instance.name,),
         )
         self._function = module.get_function(instance.name)
-        self._shared = STATIC_SHARED - self._function.shared_size_bytes
         self._can_overlap = can_overlap()
 
     @property
@@ -57,9 +53,9 @@ class Kernel:
                 device can. Only for kernels that wait as `kernels/overlap.cuh` says, in chains in
                 which every kernel does.
         """
-        if shared > self._shared:
+        # Asked of the function, and never lowered: CuPy gives all kernels of a text one function.
+        if shared > 0 and shared > self._function.max_dynamic_shared_size_bytes:
             self._function.max_dynamic_shared_size_bytes = shared
-            self._shared = shared
         if overlap and self._can_overlap:
             launch_overlapping(self.handle, grid, block, args, shared)
             return

@@ -40,6 +40,9 @@ class Compiled:
 class Nvrtc:
     """The compiler.
 
+    Attributes:
+        includes: Folders of CUDA's headers.
+
     Raises:
         BackendError: The wheels are not installed.
     """
@@ -47,12 +50,12 @@ class Nvrtc:
     def __init__(self) -> None:
         builtins = _find("*/lib/libnvrtc-builtins.so*")
         libraries = [path for path in _find("*/lib/libnvrtc.so*") if path not in builtins]
-        self._includes = sorted(
+        self.includes = sorted(
             {path.parent for path in _find("*/include/cuda_fp16.h")}
             | {path.parent.parent for path in _find("*/include/nv/target")}
             | {path.parent.parent for path in _find("*/include/cccl/nv/target")}
         )
-        if not libraries or not self._includes:
+        if not libraries or not self.includes:
             raise BackendError(f"[compile_check] NVRTC's wheels must be here: {HOW_TO_INSTALL}")
         for path in builtins:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -111,7 +114,7 @@ class Nvrtc:
         try:
             for name in names:
                 self._call("nvrtcAddNameExpression", program, name.encode())
-            includes = [f"-I{folder}" for folder in self._includes]
+            includes = [f"-I{folder}" for folder in self.includes]
             options = [option.encode() for option in (*OPTIONS, f"-arch={arch}", *includes)]
             status = self._library.nvrtcCompileProgram(
                 program, len(options), (ctypes.c_char_p * len(options))(*options)

@@ -33,8 +33,9 @@ class Ring:
     """How a block's shared memory is used for codes under way.
 
     Attributes:
-        warps: Of a block.
-        row_bytes: Bytes of codes, at most, of a row in a piece, unless two groups have more.
+        warps: Of a block; 8 at most for more than 8 rows of x, and for more than one with 8 bits.
+        row_bytes: Bytes of codes, at most, of a row in a piece, unless two groups have more. No
+            piece has more than 16 groups.
         slots: Pieces of a warp under way.
     """
 
@@ -50,13 +51,13 @@ RINGS = (
     Ring(8, 256, 2),
     Ring(8, 256, 1),
 )
-"""For 4 bits. The first that fits is taken. With less under way, `quantized_matmul` is faster."""
+"""For 4 bits. With less under way than in the last, `quantized_matmul` is faster."""
 
 RINGS_OF_8 = (Ring(12, 256, 2), *RINGS[2:])
 """For 8 bits and one row of x."""
 
 RINGS_OF_8_FOR_MORE = (Ring(8, 512, 2), *RINGS[2:])
-"""For 8 bits and more rows, where a lane has too many registers for more warps."""
+"""For 8 bits and more rows, where a lane has too many registers for more than 8 warps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,18 @@ class _Plan:
 
 
 def rings_for(bits: int, rows: int) -> tuple[Ring, ...]:
-    """Of which the first that fits is taken."""
+    """Rings for weights of `bits` and so many rows of x; the first that fits is taken."""
     if bits == 4:
         return RINGS
     return RINGS_OF_8 if rows == 1 else RINGS_OF_8_FOR_MORE
+
+
+def static_bytes(room: int) -> int:
+    """Shared memory of an instance for `room` rows of x beside what a launch asks for.
+
+    Sums of squares and a barrier, up to where the rest may begin.
+    """
+    return -(-(4 * 16 * room + 8) // 128) * 128
 
 
 def _instance(dtype: str, bits: int, group: int, tokens: int) -> Instance:
@@ -184,7 +193,6 @@ class QuantizedMatVec:
         packs = even_groups * group // 8
         fold = min(group, 64)
         row_of_x = packs + 1 if fold == 64 else packs | 4
-        static = 4 * 16 * room + 64
         for ring in self._rings or rings_for(bits, room):
             warps = min(ring.warps, 8) if room > (1 if bits == 8 else 8) else ring.warps
             pairs = max(ring.row_bytes * 8 // (2 * bits * group), 1)
@@ -200,7 +208,7 @@ class QuantizedMatVec:
                 + 4 * max(room, 2) * even_groups
                 + sums * (warps - 1)
             )
-            most = (self._limit - static - shared) // tile
+            most = (self._limit - static_bytes(room) - shared) // tile
             if most > 0:
                 grid = min(self._multiprocessors, outputs)
                 batch = _even_batch(-(-outputs // (grid * _TILE)), most)

@@ -15,6 +15,7 @@ from omnitide.backends.cuda.compiled_logs import compile_or_recall
 from omnitide.backends.cuda.instances import ARCHITECTURES, Instance
 from omnitide.backends.cuda.nvrtc import Compiled, Nvrtc
 from omnitide.backends.cuda.ptxas_log import Usage, read_usage, warnings
+from omnitide.backends.cuda.quantized_matvec import static_bytes
 
 if sys.platform != "linux":
     pytest.skip("NVRTC's wheels are for Linux", allow_module_level=True)
@@ -28,6 +29,16 @@ def test_every_instance_compiles_and_nothing_spills(program: Program) -> None:
     assert not report.problems, "\n".join(report.problems)
     assert set(report.usages) == set(program.names)
     assert all(usage.registers > 0 for usage in report.usages.values())
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_the_host_counts_the_shared_memory_that_instances_have_anyway(arch: str) -> None:
+    """`quantized_matvec` fills a block's memory to the last bytes: none may be forgotten."""
+    (program,) = (p for p in PROGRAMS if (p.file, p.arch) == ("quantized_matvec", arch))
+    for name, usage in check(program).usages.items():
+        room = int(name.rstrip(">").rpartition(", ")[2])
+        assert usage.shared <= static_bytes(room)
+        assert arch != "sm_90" or usage.shared == static_bytes(room)
 
 
 GOOD = """

@@ -127,7 +127,8 @@ def test_angles_are_placed_by_slot(
 ) -> None:
     step = make_step(np.random.default_rng(dim), dim, CELLS, 1, PAGES)
     angles = tuple(poison("float32", PAGES * PAGE_SIZE, dim // 2) for _ in range(2))
-    cells = (cp.asarray(array) for array in (step.slots, step.cos, step.sin))
+    arrays = (np.ascontiguousarray(array) for array in (step.slots, step.cos, step.sin))
+    cells = (cp.asarray(array) for array in arrays)
     EightBitRows(compiler).place_angles(angles, *cells)
     for got, right in zip(angles, (step.cos, step.sin), strict=True):
         table = np.full(got.shape, np.nan, np.float32)

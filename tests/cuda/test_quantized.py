@@ -220,6 +220,151 @@ def test_what_is_not_finite_stays_in_its_row_and_column(
     assert np.isnan(got[:, 130]).all()
 
 
+def powers(x: NDArray[np.float64], group: int) -> NDArray[np.float64]:
+    """P of fixed_point.cuh for each element: 255/256 of it are above the group's greatest."""
+    candidates = 2.0 ** np.arange(-111, 130)
+    greatest = np.abs(x.reshape(-1, group)).max(axis=1)
+    chosen = candidates[(255 / 256 * candidates <= greatest[:, None]).sum(axis=1)]
+    return np.repeat(chosen, group)
+
+
+def one_token(kind: str, dtype: str, group: int) -> NDArray[Any]:
+    """A row of x that is hard to hold in 16 bits a group."""
+    rng, groups = np.random.default_rng(9), 7
+    x = rng.standard_normal((groups, group))
+    every, half = np.arange(groups), dtype == "float16"
+    if kind == "one enormous in each group":
+        enormous = 2 ** np.linspace(2, 11 if half else 40, groups)
+        x[every, rng.integers(group, size=groups)] = rng.choice([-1, 1], groups) * enormous
+    elif kind == "groups of zeros":
+        x[[0, 2, 3, 6]] = 0
+    elif kind == "nothing but zeros":
+        x[...] = 0
+    elif kind == "denormals":
+        x = rng.integers(-1023, 1024, x.shape) * 2.0**-24 if half else x * 2.0**-126
+    elif kind == "nearly the largest":
+        x *= 2.0 ** (14 if half else 115)  # a group's sum must be finite, too
+        x[every, rng.integers(group, size=groups)] = 65504 if half else 254 / 256 * 2.0**128
+    return x.reshape(1, -1).astype(FLOATS[dtype])
+
+
+KINDS_OF_X = (
+    "one enormous in each group",
+    "groups of zeros",
+    "nothing but zeros",
+    "denormals",
+    "nearly the largest",
+)
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("kind", KINDS_OF_X)
+def test_one_token_has_16_bits_of_a_power_of_two_in_each_group(
+    compiler: Compiler, multiprocessors: int, dtype: str, bits: int, group: int, kind: str
+) -> None:
+    """Of the identity each output is a single number of x: what it is rounded to."""
+    x = one_token(kind, dtype, group)
+    width = x.shape[1]
+    codes = np.eye(width, dtype=np.uint32).reshape(width, -1, 32 // bits)
+    packed = (codes << (bits * np.arange(32 // bits, dtype=np.uint32))).sum(axis=2, dtype=np.uint32)
+    scales = np.ones((width, width // group), FLOATS[dtype])
+    arrays = (cp.asarray(array) for array in (packed, scales, np.zeros_like(scales)))
+    pair = (QuantizedWeight(*arrays, bits, group, "affine"), None)
+    product = QuantizedMatVec(compiler, multiprocessors).multiply(cp.asarray(x), [pair])[0]
+    got, right = wide(cp.asnumpy(product))[0], wide(x)[0]
+    power = powers(right, group)
+    right[np.abs(right) < 2.0**-126] = 0  # denormals of float count as 0
+    assert (np.abs(got - right) <= power * 2.0**-16).all()
+    exact = np.abs(right) >= power / (32 if dtype == "float16" else 256)
+    np.testing.assert_array_equal(got[exact], right[exact])
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("kind", KINDS_OF_X[:3])
+def test_one_token_is_off_by_no_more_than_its_rounding(
+    compiler: Compiler, multiprocessors: int, dtype: str, bits: int, group: int, kind: str
+) -> None:
+    x = one_token(kind, dtype, group)
+    made = Made(np.random.default_rng(10), dtype, 531, x.shape[1], bits, group)
+    product = QuantizedMatVec(compiler, multiprocessors).multiply(
+        cp.asarray(x), [(made.weight, None)]
+    )
+    right = wide(x)[0]
+    want = made.values @ right
+    allowed = np.abs(made.values) @ (powers(right, group) * 2.0**-16)
+    # Sums of products with codes, and of x, are made in float: two roundings a group, and 24 of
+    # lanes' and warps' sums.
+    scales, shifts = (
+        np.repeat(np.abs(wide(array)), group, axis=1)  # type: ignore[arg-type]
+        for array in (made.host.scales, made.host.biases)
+    )
+    parts = ((1 << bits) * scales + shifts) @ np.abs(right)
+    allowed += (2 * x.shape[1] // group + 24) * 2.0**-24 * parts
+    # Rounding to the dtype keeps order.
+    low, high = ((want + side * allowed).astype(FLOATS[dtype]) for side in (-1, 1))
+    got = cp.asnumpy(product[0])[0]
+    assert (wide(low) <= wide(got)).all()
+    assert (wide(got) <= wide(high)).all()
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_one_token_that_is_not_finite_gives_nan(
+    compiler: Compiler, multiprocessors: int, dtype: str, bits: int, group: int, value: float
+) -> None:
+    rng, width = np.random.default_rng(11), 7 * group
+    made = Made(rng, dtype, 131, width, bits, group)
+    x = rng.standard_normal((1, width)).astype(FLOATS[dtype])
+    x[0, 2 * group + 5] = value
+    product = QuantizedMatVec(compiler, multiprocessors).multiply(
+        cp.asarray(x), [(made.weight, None)]
+    )
+    assert np.isnan(wide(cp.asnumpy(product[0]))).all()
+
+
+@HALVES
+@KINDS
+@pytest.mark.parametrize("tokens", [3, 16])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_other_tokens_of_a_launch_are_what_they_were(
+    compiler: Compiler,
+    multiprocessors: int,
+    dtype: str,
+    bits: int,
+    group: int,
+    tokens: int,
+    value: float,
+    on_device: Callable[..., Any],
+) -> None:
+    rng, width = np.random.default_rng(12), 7 * group
+    pairs = [(Made(rng, dtype, 131, width, bits, group).weight, None)]
+    matvec = QuantizedMatVec(compiler, multiprocessors)
+    x = rng.standard_normal((tokens, width)).astype(FLOATS[dtype])
+    before = wide(cp.asnumpy(matvec.multiply(on_device(x), pairs)[0]))
+    x[1, 2 * group + 5] = value
+    after = wide(cp.asnumpy(matvec.multiply(on_device(x), pairs)[0]))
+    assert not np.isfinite(after[1]).any()
+    others = np.arange(tokens) != 1
+    np.testing.assert_array_equal(after[others], before[others])
+
+
+def test_kernels_of_one_text_do_not_take_shared_memory_from_each_other(
+    multiprocessors: int,
+) -> None:
+    """CuPy gives both the same function, which remembers how much it may be launched with."""
+    rng = np.random.default_rng(13)
+    pairs = [(Made(rng, "float16", 300, 3584, 4, 64).weight, None)]
+    x = cp.asarray(rng.standard_normal((1, 3584)).astype(np.float16))
+    much = QuantizedMatVec(Compiler(), multiprocessors, [Ring(16, 256, 2)])
+    little = QuantizedMatVec(Compiler(), multiprocessors, [Ring(8, 256, 1)])
+    first = cp.asnumpy(much.multiply(x, pairs)[0])
+    little.multiply(x, pairs)
+    np.testing.assert_array_equal(cp.asnumpy(much.multiply(x, pairs)[0]), first)
+
+
 @HALVES
 @KINDS
 @pytest.mark.parametrize("tokens", [1, 17, 40, 100, 256])

@@ -43,11 +43,14 @@ def test_random_arrays_have_the_backends_dtype(backend: Backend) -> None:
 
 
 def test_every_bit_of_random_words_is_random(any_backend: Backend) -> None:
-    def draw(seed: int) -> NDArray[Any]:
-        words = any_backend.run(any_backend.random_words, (DRAWS // 8, 8), seed)
+    def on_backend(seed: int) -> NDArray[Any]:
+        words = any_backend.random_words((DRAWS // 8, 8), seed)
         assert str(words.dtype).rpartition(".")[2] == "uint32"
         # No operation brings words to the host; arrays of all libraries have `tolist`.
         return np.array(words.tolist(), np.uint32)
+
+    def draw(seed: int) -> NDArray[Any]:
+        return any_backend.run(on_backend, seed)
 
     words = draw(3)
     assert words.shape == (DRAWS // 8, 8)

@@ -1,9 +1,11 @@
-// x as whole numbers: of a group of neighbours all share a power of two, and each has 16 bits, sign
-// included, in two bytes. Codes of 4 and 8 bits are whole numbers already, so that the tensor cores
-// multiply both as they are, and exactly.
+// x as whole numbers: those of a group share a power of two, and each has 16 bits, sign included,
+// in two bytes. Codes of 4 and 8 bits are whole numbers already, so that the tensor cores multiply
+// both as they are, and exactly.
 //
-// A number is off by 2^-16 of the power of two above its group's greatest at most. Those of at
-// least 1/128 of that power are exact in bfloat16, those of at least 1/16 in float16.
+// Be P the least power of two of which 255/256 are above the greatest magnitude in the group, or
+// 2^-111 where that is less. A number is off by 2^-16 P at most; those of at least P / 256 are
+// exact in bfloat16, those of at least P / 32 in float16. Where P would be 2^129, all are NaN:
+// where x is infinite, no number, or the greatest that bfloat16 has.
 #pragma once
 
 #include "packs.cuh"
@@ -13,14 +15,14 @@ struct Group {
   float factor, sum;
 };
 
-// The exponent of a power of two that is above a group's greatest magnitude, given as bits of a
-// float. The greatest whole number is 32639, as its lower byte is signed: what would be rounded to
-// more takes the next power.
+// The exponent, as floats have it, of P / 2; the greatest magnitude is given as bits of a float. Of
+// whole numbers the greatest is 32639, as the lower byte is signed, too: what would come near
+// 32768 takes the next power.
 __device__ __forceinline__ unsigned exponent_of(unsigned greatest) {
   return max((greatest + 0x10000u) >> 23, 15u);
 }
 
-// What whole numbers are times. What is infinite, nearly so, or no number gives no number.
+// What whole numbers are times, P / 32768; or NaN.
 __device__ __forceinline__ float factor_of(unsigned greatest) {
   const unsigned exponent = exponent_of(greatest);
   return __uint_as_float(exponent >= 255 ? 0x7fffffffu : (exponent - 14) << 23);
@@ -52,15 +54,15 @@ struct Numbers {
     // Adding 1.5 * 2^23 leaves the nearest whole number in a float's lowest bits. The upper byte
     // is that of the number plus 128, as the lower one is signed.
     constexpr float MAGIC = 12582912.0f;
-    constexpr int BITS_OF_MAGIC = 0x4b400000;
+    constexpr unsigned BITS_OF_MAGIC = 0x4b400000;
     unsigned plain[8], more[8];
-    int sum = -8 * BITS_OF_MAGIC;
+    unsigned sum = 0u - 8u * BITS_OF_MAGIC;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float value = i % 2 == 0 ? x.pairs[i / 2].x : x.pairs[i / 2].y;
       plain[i] = __float_as_uint(fmaf(value, inverse, MAGIC));
       more[i] = __float_as_uint(__uint_as_float(plain[i]) + 128.0f);
-      sum += static_cast<int>(plain[i]);
+      sum += plain[i];
     }
     constexpr int STEP = BITS == 4 ? 2 : 1, SECOND = BITS == 4 ? 1 : 4;
     auto bytes = [](const unsigned (&of)[8], int first, int which) {
@@ -69,7 +71,7 @@ struct Numbers {
                          __byte_perm(of[first + 2 * STEP], of[first + 3 * STEP], pair), 0x5410);
     };
     return {make_uint2(bytes(more, 0, 1), bytes(more, SECOND, 1)),
-            make_uint2(bytes(plain, 0, 0), bytes(plain, SECOND, 0)), sum};
+            make_uint2(bytes(plain, 0, 0), bytes(plain, SECOND, 0)), static_cast<int>(sum)};
   }
 };
 
