@@ -152,6 +152,9 @@ def _device_memory(size: int) -> Any:
 
 
 def _page_locked(size: int) -> Words:
-    """Host memory for so many words that the device reads by itself."""
-    memory = cp.cuda.alloc_pinned_memory(4 * size)
+    """Host memory for so many words, which the device reads by itself unless there is none such."""
+    try:
+        memory = cp.cuda.alloc_pinned_memory(4 * size)
+    except cp.cuda.runtime.CUDARuntimeError:
+        return np.empty(size, np.int32)
     return np.frombuffer(memory, np.int32, size)

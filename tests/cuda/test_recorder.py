@@ -153,3 +153,15 @@ def test_words_under_way_have_been_read_before_others_can_get_their_memory(
     recorder.clear()
     assert [event.waited for event in events] == [1] * (MOST_RECORDINGS + 1)
     assert recorder.last() is None
+
+
+def test_without_page_locked_memory_words_are_staged_in_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder_on(Device(free=10, held=0), monkeypatch)
+
+    def refuse(size: int) -> bytearray:
+        raise RuntimeFailure(2)
+
+    monkeypatch.setattr(passes.cp.cuda, "alloc_pinned_memory", refuse)
+    assert passes._page_locked(5).shape == (5,)

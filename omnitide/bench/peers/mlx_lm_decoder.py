@@ -20,6 +20,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omnitide.backend import Backend
 from omnitide.bench.packing import MODE, Packing
+from omnitide.bench.peers import reason
 from omnitide.bench.settings import MOST_CELLS, Course, Settings
 from omnitide.bench.shapes import ModelShape
 from omnitide.bench.timing import WARM_UP
@@ -72,8 +73,7 @@ class MlxLmModel:
                     del step
                 yield history, NAME, seconds
         except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            self._course.note(f"peer {NAME} refused {queries:,} tokens: {reason}")
+            self._course.note(f"peer {NAME} refused {queries:,} tokens: {reason(error)}")
         finally:
             del model
             mx.clear_cache()

@@ -11,6 +11,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from omnitide.backend import Backend
+from omnitide.bench.peers import reason
 from omnitide.bench.peers.torch_device import device_for, device_times, dtype_for
 from omnitide.bench.settings import Course, Settings
 
@@ -79,8 +80,9 @@ class TorchAttention:
 
             return device_times(self._device, attend, copies, settings.repeat)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
-            self._course.note(f"peer {self.name} refused {queries:,} after {history:,}: {reason}")
+            self._course.note(
+                f"peer {self.name} refused {queries:,} after {history:,}: {reason(error)}"
+            )
             return None
 
     def _mask(self, queries: int, cells: int) -> Any:

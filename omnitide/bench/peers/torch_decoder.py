@@ -14,6 +14,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from omnitide.backend import Backend
+from omnitide.bench.peers import reason
 from omnitide.bench.peers.torch_device import (
     device_for,
     device_times,
@@ -64,8 +65,7 @@ class TorchModel:
                         seconds = device_times(device, step, 1, repeat)
                         yield history, "torch, recorded", seconds
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
-            self._course.note(f"peer torch refused {queries:,} tokens: {reason}")
+            self._course.note(f"peer torch refused {queries:,} tokens: {reason(error)}")
 
 
 @dataclass(frozen=True, slots=True)
