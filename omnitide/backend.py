@@ -295,8 +295,8 @@ class Backend(Protocol):
     def prepare(self, pools: Pools, step: Step) -> None:
         """Work out what the host has to know for a pass of `step`, while the device is busy.
 
-        For a step that is likely to come next over these pools. Nothing is copied or computed on
-        the device, and a pass that was not prepared gives the same.
+        For a step that is likely to come next over these pools; it may be copied to the device.
+        Nothing is computed there, and a pass that was not prepared gives the same.
         """
         ...
 
