@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from omnitide.cli.interrupts import AfterImports
 from omnitide.cli.terminal import abandon, say
 from omnitide.errors import OmnitideError
 
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        code = _run(argv)
+        with AfterImports():
+            code = _run(argv)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that has gone can still be dealt with
         return code
