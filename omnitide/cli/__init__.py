@@ -20,6 +20,12 @@ FAILED = 2
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as shells report it."""
 
+LESS = (
+    "ask for less with --high-watermark, --max-pixels, --history or --memory-limit, whichever of "
+    "them the command has"
+)
+"""What to do where memory does not suffice."""
+
 GONE = "the reader of stdout has gone"
 """Message for a broken pipe."""
 
@@ -48,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OmnitideError as error:
         say("error", str(error))
     except MemoryError as error:
-        say("error", f"not enough memory ({error}); lower --high-watermark or --max-pixels")
+        say("error", f"not enough memory ({error}); {LESS}")
     except OSError as error:
         abandon(sys.stdout)
         say("error", str(error))

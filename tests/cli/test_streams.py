@@ -272,4 +272,4 @@ def test_memory_that_does_not_suffice_is_told(
 
     monkeypatch.setattr("omnitide.cli.generate.load", exhausted)
     assert main(["generate", "--image", str(media / "picture.png")]) == 2
-    assert "Unable to allocate 2 TiB" in capsys.readouterr().err
+    assert "(Unable to allocate 2 TiB); ask for less with" in capsys.readouterr().err
