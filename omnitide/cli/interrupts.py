@@ -47,9 +47,9 @@ class AfterImports:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._outside = None
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+        self._outside = None  # frames hold each other, and this object
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self._in_import(frame):
