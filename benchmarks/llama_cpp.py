@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,15 +24,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from random_gguf import write
-
-from omnitide.bench.shapes import SHAPES
+from omnitide.cli.interrupts import AfterImports
 
 Times = dict[tuple[int, int], float]
 """Milliseconds by new tokens (a token of a reply: 1) and history."""
 
 LLAMA = "llama.cpp"
 NS = 1e-6
+GGUF = b"GGUF"
+"""What a file of weights begins with."""
 
 
 class Failed(Exception):
@@ -95,7 +96,10 @@ def read_llama(text: str) -> tuple[Times, str]:
         build = f"{first['build_commit']} ({first['build_number']}), {first['backends']}, {where}"
         return found, f"{LLAMA} {build}, {first['model_size'] / 1e6:,.1f} MB of weights"
     except (ValueError, LookupError, TypeError) as error:
-        raise Failed(f"llama-bench printed no JSON that is known here: {error!r}") from error
+        raise Failed(
+            f"llama-bench printed no JSON that is known here ({error!r}); give the llama-bench of "
+            "a build of llama.cpp"
+        ) from error
 
 
 def add_ours(found: Found, report: dict[str, Any], bits: int) -> None:
@@ -134,6 +138,10 @@ def measure(options: argparse.Namespace, folder: Path) -> Found:
         Failed: A program does.
         OSError: The file of weights can't be written.
     """
+    from random_gguf import write
+
+    from omnitide.bench.shapes import SHAPES
+
     found = Found({}, [])
     for bits in options.q_bits:
         for name in ("decode", "update"):
@@ -168,6 +176,9 @@ def lines(found: Found, shape: str) -> list[str]:
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
+    # Here, so that Ctrl-C during this import is met in `main`.
+    from omnitide.bench.shapes import SHAPES
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--llama-bench", type=Path, required=True, help="llama.cpp's own program")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="qwen2.5-omni-7b")
@@ -187,18 +198,42 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not options.llama_bench.is_file():
         parser.error(f"--llama-bench: there is no file {options.llama_bench}")
+    if not os.access(options.llama_bench, os.X_OK):
+        parser.error(f"--llama-bench: {options.llama_bench} must be a program, and can't be run")
+    if options.gguf is not None:
+        _check_weights(options.gguf, parser)
     return options
 
 
 def main() -> None:
     """Measure and print."""
-    options = read_options()
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure(options, Path(folder))
+        with AfterImports():
+            options = read_options()
+            with tempfile.TemporaryDirectory() as folder:
+                found = measure(options, Path(folder))
+    except KeyboardInterrupt:
+        print("llama_cpp.py: error: interrupted", file=sys.stderr)
+        sys.exit(130)
     except (Failed, OSError) as error:
         sys.exit(f"llama_cpp.py: error: {error}")
     print("\n".join(lines(found, options.shape)))
+
+
+def _check_weights(file: Path, parser: argparse.ArgumentParser) -> None:
+    """Refuse, before anything is measured, what can be neither read as weights nor written."""
+    try:
+        if file.exists():
+            with file.open("rb") as opened:
+                found = opened.read(len(GGUF))
+            if found != GGUF:
+                parser.error(
+                    f"--gguf: {file} is there and is no GGUF file; give one, or a new name"
+                )
+        elif not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+            parser.error(f"--gguf: {file} can't be written; give a name in a folder that can be")
+    except OSError as error:
+        parser.error(f"--gguf: {file} can't be read: {error.strerror}")
 
 
 def _commas(counts: Sequence[int]) -> str:

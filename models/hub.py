@@ -74,7 +74,9 @@ def download(repository: str, files: Sequence[str] = ALLOWED_FILES) -> Path:
             "log in with `hf auth login` if it is private"
         ) from error
     except (HTTPError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].removeprefix("Got: ")
         raise CheckpointError(
-            f"[hub] {repository} could not be downloaded and is not in the cache ({error}); check "
-            "the network, or give a folder that holds the model"
+            f"[hub] {repository} is no folder here, is not in the cache and could not be "
+            f"downloaded ({reason}); check the spelling and the network, or give a folder that "
+            "holds the model"
         ) from error

@@ -12,13 +12,15 @@ Ctrl-C before it begins with what takes long. So no module may have the name of 
 
 from __future__ import annotations
 
+import os.path
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # In a checkout, backends/ and models/ lie beside this folder; installed, they lie in it.
-if not (Path(__file__).parent / "backends").is_dir():
-    __path__.append(str(Path(__file__).parents[1]))
+# Not with pathlib, which takes longer to import than all that is needed here.
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+if not os.path.isdir(os.path.join(_HERE, "backends")):  # noqa: PTH112, PTH118
+    __path__.append(os.path.dirname(_HERE))  # noqa: PTH120
 
 if TYPE_CHECKING:
     from omnitide.config import (

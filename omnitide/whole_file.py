@@ -7,6 +7,7 @@ what was there before, and nothing else.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from types import TracebackType
 from typing import BinaryIO
 
 from omnitide.errors import reason_of
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where a disk, or the user's share of it, has no room."""
 
 
 class WholeFile:
@@ -91,6 +95,8 @@ class WholeFile:
         try:
             yield
         except (OSError, ValueError) as error:
+            full = getattr(error, "errno", None) in _FULL
+            advice = "; make room on the disk, then give the same command again" if full else ""
             raise self._error(
-                f"[{self._op}] can't write {self.path}: {reason_of(error)}"
+                f"[{self._op}] can't write {self.path}: {reason_of(error)}{advice}"
             ) from error

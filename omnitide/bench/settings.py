@@ -132,7 +132,9 @@ class Settings:
 
     def _check_kv_bits(self, kv_bits: int) -> None:
         if kv_bits != BITS:
-            raise ConfigError(f"[bench] --kv-bits must be {BITS}, got {kv_bits}")
+            raise ConfigError(
+                f"[bench] --kv-bits must be {BITS}, got {kv_bits}; leave it out for unpacked ones"
+            )
         if self.peers:
             raise ConfigError(
                 f"[bench] --peer {','.join(self.peers)}: no peer packs keys and values like ours; "

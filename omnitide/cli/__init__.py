@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from omnitide.cli.interrupts import AfterImports
 from omnitide.cli.terminal import abandon, say
 from omnitide.errors import OmnitideError
 
@@ -18,6 +19,12 @@ FAILED = 2
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as shells report it."""
+
+LESS = (
+    "ask for less with --high-watermark, --max-pixels, --history or --memory-limit, whichever of "
+    "them the command has"
+)
+"""What to do where memory does not suffice."""
 
 GONE = "the reader of stdout has gone"
 """Message for a broken pipe."""
@@ -33,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        code = _run(argv)
+        with AfterImports():
+            code = _run(argv)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that has gone can still be dealt with
         return code
@@ -46,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OmnitideError as error:
         say("error", str(error))
     except MemoryError as error:
-        say("error", f"not enough memory ({error}); lower --high-watermark or --max-pixels")
+        say("error", f"not enough memory ({error}); {LESS}")
     except OSError as error:
         abandon(sys.stdout)
         say("error", str(error))

@@ -66,13 +66,11 @@ def run_convert(options: argparse.Namespace) -> int:
     recipe = Recipe(format, read_rules(options.module, format))
     folder, target = resolve(options.hf_path), Path(options.mlx_path)
     plan = plan_conversion(folder, recipe, options.dtype, options.drop_unused)
-    if unfinished(target).is_dir():
-        say("note", f"going on with {unfinished(target).name}")
     screen = PlainConsole(stderr=True)
     try:
         with _progress(screen, plan.source_bytes, options.verbose) as advance:
             limit = int(options.memory_limit * 2**30)
-            errors = convert(plan, folder, target, limit, advance)
+            errors = convert(plan, folder, target, limit, advance, lambda: _tell_resumed(target))
     except KeyboardInterrupt:
         say("note", "what is finished stays; the same command goes on from there")
         raise
@@ -81,6 +79,10 @@ def run_convert(options: argparse.Namespace) -> int:
     else:
         _show(PlainConsole(stderr=False), plan, target, errors, options.verbose)
     return 0
+
+
+def _tell_resumed(target: Path) -> None:
+    say("note", f"going on with {unfinished(target).name}")
 
 
 @contextmanager

@@ -90,5 +90,5 @@ def _show(outline: ModelOutline, backend: Backend, need: MemoryNeed) -> None:
     console = PlainConsole(stderr=False)
     console.print(printable(f"{outline.spec.name} on {backend.name}"), soft_wrap=True)
     console.print(grid)
-    advice = "convert the model to fewer bits, or lower --max-kv-size or --max-pixels"
+    advice = "convert the model to fewer bits, or give a smaller --max-kv-size or --max-pixels"
     console.print("It fits." if need.fits else f"It does not fit: {advice}.", soft_wrap=True)

@@ -25,6 +25,7 @@ def convert(
     target: Path,
     memory_limit: int = MEMORY_LIMIT,
     advance: Callable[[int], None] = lambda _: None,
+    resume: Callable[[], None] = lambda: None,
 ) -> list[ModuleError]:
     """Write a checkpoint. It appears under `target` once it is whole, or not at all.
 
@@ -37,6 +38,7 @@ def convert(
         target: A folder that is not there yet, or is empty.
         memory_limit: Bytes that weights may take at a time; a matrix row is never cut.
         advance: Is told the bytes of the source that are done since the last call.
+        resume: Is called where the work of an earlier call is taken up.
 
     Returns:
         What quantising did to each matrix, in the order in which they are stored.
@@ -49,6 +51,8 @@ def convert(
     """
     with Workspace(target, plan.digest()) as work:
         _check_room(plan, work)
+        if work.taken_up:
+            resume()
         errors = _write_shards(plan, work, memory_limit, advance)
         own = {"config.json", INDEX_FILE, CONVERSION_FILE}
         files = {file for pattern in COPIED for file in folder.glob(pattern) if file.is_file()}
@@ -97,8 +101,8 @@ def _check_room(plan: Plan, work: Workspace) -> None:
         ) from error
     if need > free:
         raise CheckpointError(
-            f"[convert] the result needs {need / 2**30:.2f} GiB on the disk of {work.target}, "
-            f"{free / 2**30:.2f} GiB are free; free some, or give another --mlx-path"
+            f"[convert] the result needs {need / 2**20:,.1f} MiB on the disk of {work.target}, "
+            f"{free / 2**20:,.1f} MiB are free; free some, or give another --mlx-path"
         )
 
 

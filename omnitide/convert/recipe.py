@@ -32,7 +32,8 @@ class Format:
         if self.bits not in AFFINE_BITS or self.group_size not in AFFINE_GROUPS:
             raise ConfigError(
                 f"[convert] weights are quantised to {_one_of(AFFINE_BITS)} bits in groups of "
-                f"{_one_of(AFFINE_GROUPS)}, got {self.bits} bits in groups of {self.group_size}"
+                f"{_one_of(AFFINE_GROUPS)}, got {self.bits} bits in groups of {self.group_size}; "
+                "give others with --q-bits and --q-group-size, or in the rule"
             )
 
     def divides(self, columns: int) -> bool:

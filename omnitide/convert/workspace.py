@@ -40,7 +40,13 @@ def unfinished(target: Path) -> Path:
 
 
 class Workspace:
-    """A conversion's folder, new or taken up again. Use it as a context manager."""
+    """A conversion's folder, new or taken up again. Use it as a context manager.
+
+    Attributes:
+        target: Where the checkpoint is to be.
+        folder: Where it grows.
+        taken_up: Whether an equal conversion had begun there.
+    """
 
     def __init__(self, target: Path, digest: str) -> None:
         """Make the folder, or take up the one that an equal conversion left.
@@ -56,6 +62,7 @@ class Workspace:
         """
         self.target = target
         self.folder = unfinished(target)
+        self.taken_up = False
         self._record: dict[str, Any] = {"finished": False, "digest": digest, "files": {}}
         try:
             self._refuse_taken()
@@ -176,6 +183,7 @@ class Workspace:
                 "has changed); remove it, or give another --mlx-path"
             )
         self._record["files"] = record["files"]
+        self.taken_up = True
 
     def _write(self, file: str, contents: bytes) -> None:
         with self.open(file) as opened:

@@ -44,6 +44,7 @@ def options(script: Script, tmp_path: Path) -> Callable[..., Any]:
     """`options(...)`: a command line read, with a llama-bench that is a file."""
     program = tmp_path / "llama-bench"
     program.write_text("")
+    program.chmod(0o755)
 
     def read(*given: object) -> Any:
         words = ["--llama-bench", str(program), *map(str, given)]
@@ -128,6 +129,11 @@ def test_the_table_has_a_column_for_each_program(script: Script) -> None:
     ("given", "message"),
     [
         (("--llama-bench", "nowhere"), "there is no file nowhere"),
+        (("--llama-bench", __file__), "must be a program, and can't be run"),
+        (("--gguf", __file__), "is there and is no GGUF file"),
+        (("--gguf", Path(__file__).parent), "can't be read: Is a directory"),
+        (("--gguf", "nowhere/x.gguf"), "can't be written"),
+        (("--gguf", Path(__file__) / "x.gguf"), "can't be written"),
         (("--shape", "x"), "argument --shape: invalid choice"),
         (("--history", "0"), "must be a whole number from 1, got '0'"),
         (("--tokens", "1"), "must be a whole number from 2, got '1'"),

@@ -269,7 +269,10 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         ("bench", "decode", "--shape", "minicpm-o", "--q-bits", 4, "--peer", "torch"),
         "[bench] --peer torch has no quantised matrices like ours, only mlx-lm has; leave it out",
     ),
-    "kv-bits": (("bench", "decode", "--kv-bits", 4), "[bench] --kv-bits must be 8, got 4"),
+    "kv-bits": (
+        ("bench", "decode", "--kv-bits", 4),
+        "[bench] --kv-bits must be 8, got 4; leave it out",
+    ),
     "kv-bits-and-peer": (
         ("bench", "update", "--kv-bits", 8, "--peer", "torch"),
         "[bench] --peer torch: no peer packs keys and values like ours; leave out",

@@ -87,7 +87,7 @@ def test_json_names_everything(call: Call, checkpoint: Path, tmp_path: Path) -> 
     [
         ([], "--mlx-path must be given"),
         (["--mlx-path", ""], "--mlx-path must be given"),
-        (["--q-bits", "3"], "got 3 bits"),
+        (["--q-bits", "3"], "got 3 bits in groups of 64; give others with --q-bits"),
         (["--q-bits", "4.5"], "expected a whole number"),
         (["--q-group-size", "48"], "groups of 48"),
         (["--memory-limit", "0"], "--memory-limit must be at least 0.015625 GiB"),
@@ -153,6 +153,19 @@ def test_ctrl_c_leaves_no_model_and_the_same_command_goes_on(
     assert done.code == 0
     assert "going on with out.unfinished" in done.err
     assert out.is_dir()
+
+
+def test_what_is_not_gone_on_with_is_not_said_to_be(
+    call: Call, checkpoint: Path, tmp_path: Path
+) -> None:
+    unfinished = tmp_path / "out.unfinished"
+    unfinished.mkdir()
+    record = {"finished": False, "digest": "of other options", "files": {}}
+    (unfinished / "conversion.json").write_text(json.dumps(record))
+    done = call("convert", "--model", checkpoint, "--mlx-path", tmp_path / "out")
+    assert done.code == 2
+    assert "is of another conversion" in done.err
+    assert "going on" not in done.err
 
 
 def test_a_disk_that_fills_up_is_told_and_what_is_finished_stays(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from omnitide.cli import main
+from omnitide.cli.interrupts import AfterImports
 from omnitide.cli.transcript import Transcript
 from omnitide.following import Event
 
@@ -193,6 +194,43 @@ def test_interrupt_during_the_imports_is_one_line(
     assert done.stderr == "omnitide: error: interrupted\n"
 
 
+SWALLOWED = "exec('try: signal.raise_signal(signal.SIGINT)\\nexcept KeyboardInterrupt: pass')"
+TURNED = (
+    "exec('try: signal.raise_signal(signal.SIGINT)\\n"
+    "except KeyboardInterrupt as e: raise ImportError from e')"
+)
+
+
+@unix
+@pytest.mark.parametrize("then", [SWALLOWED, TURNED])
+def test_interrupt_that_an_import_would_lose_comes_after_it(
+    then: str, checkpoint: Path, media: Path
+) -> None:
+    """As callbacks of the import system swallow it, and NumPy makes an ImportError of it."""
+    picture, model = str(media / "picture.png"), str(checkpoint)
+    code = INTERRUPTED_AT.format(module="numpy", then=then, picture=picture, model=model)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "reached\n"
+    assert done.returncode == 130
+    assert done.stderr == "omnitide: error: interrupted\n"
+
+
+@unix
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
+def test_interrupts_are_handled_afterwards_as_before(handler: Any) -> None:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with AfterImports():
+            inside = signal.getsignal(signal.SIGINT)
+        assert (inside is handler) == (handler is signal.SIG_IGN)
+        assert main(["--version"]) == 0
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @unix
 @pytest.mark.parametrize("delay", [0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3])
 def test_interrupt_soon_after_the_start_shows_no_traceback(
@@ -234,4 +272,4 @@ def test_memory_that_does_not_suffice_is_told(
 
     monkeypatch.setattr("omnitide.cli.generate.load", exhausted)
     assert main(["generate", "--image", str(media / "picture.png")]) == 2
-    assert "Unable to allocate 2 TiB" in capsys.readouterr().err
+    assert "(Unable to allocate 2 TiB); ask for less with" in capsys.readouterr().err

@@ -54,6 +54,16 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "new"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_with_what_to_do() -> None:
+    match = r"^\[trace\] can't write /dev/full: No space left on device; make room on the disk"
+    with (
+        WholeFile("/dev/full", "trace", TraceError) as file,
+        pytest.raises(TraceError, match=match),
+    ):
+        file.write(b"one")
+
+
 @pytest.mark.parametrize("name", ["absent/a", "", "a\0b", "x" * 5000])
 def test_a_place_that_can_not_be_written_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(TraceError, match=r"^\[trace\] can't write "):

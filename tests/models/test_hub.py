@@ -49,8 +49,15 @@ def test_only_weights_and_text_are_downloaded(
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (LocalEntryNotFoundError("not cached"), r"not in the cache.*check the network"),
-        (ConnectionError("offline"), r"offline.*check the network, or give a folder"),
+        (
+            LocalEntryNotFoundError("not cached"),
+            r"not in the cache.*check the spelling and the network",
+        ),
+        (
+            LocalEntryNotFoundError("Got: why\nand much more"),
+            r"^\[hub\] owner/name .* \(why\); check",
+        ),
+        (ConnectionError("offline"), r"offline.*and the network, or give a folder"),
         (huggingface_hub.errors.HFValidationError("too long"), r"is no repository name: too long"),
     ],
 )
