@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from omnitide.errors import CheckpointError
+from omnitide.errors import CheckpointError, first_line_of
 
 ALLOWED_FILES = ("*.safetensors", "*.json", "*.txt", "*.jinja")
 """Weights, configuration, vocabulary and chat templates; never code, never a pickle."""
@@ -74,7 +74,7 @@ def download(repository: str, files: Sequence[str] = ALLOWED_FILES) -> Path:
             "log in with `hf auth login` if it is private"
         ) from error
     except (HTTPError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].removeprefix("Got: ")
+        reason = first_line_of(error).removeprefix("Got: ")
         raise CheckpointError(
             f"[hub] {repository} is no folder here, is not in the cache and could not be "
             f"downloaded ({reason}); check the spelling and the network, or give a folder that "

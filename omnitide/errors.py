@@ -62,3 +62,9 @@ class IntegrityError(AssertionError):
 def reason_of(error: Exception) -> str:
     """Why the system refused something, in its words, without a path."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def first_line_of(error: Exception) -> str:
+    """The first line of `reason_of`: some libraries say much."""
+    lines = reason_of(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -12,7 +12,6 @@ from omnitide.backends.reference.backend import ReferenceBackend
 from omnitide.bench.backbone import Backbone
 from omnitide.bench.cells import live_cells
 from omnitide.bench.filling import fill
-from omnitide.bench.peers import reason
 from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import make_shape
 
@@ -113,8 +112,3 @@ def test_the_decoder_gives_the_gpu_back_what_pytorch_keeps(
     found = list(peer.times(make_shape("tiny"), settings(), (HISTORY,), 1))
     assert found == [(HISTORY, "torch", [1.0])]
     assert len(calls) == given_back
-
-
-def test_an_error_without_words_is_named() -> None:
-    assert reason(RuntimeError("")) == "RuntimeError"
-    assert reason(ValueError(" no memory\nat line 3")) == "no memory"

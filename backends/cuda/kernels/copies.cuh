@@ -77,11 +77,6 @@ __device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes)
                : "memory");
 }
 
-// Arrives once when all cp.async copies that this thread has started by now have ended.
-__device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
   asm volatile(
       "{\n"

@@ -73,8 +73,3 @@ def model_peers(settings: Settings, backend: Backend, course: Course) -> list[Mo
         except ImportError as error:
             course.note(f"peer {name} is left out: it can't be imported ({error})")
     return found
-
-
-def reason(error: Exception) -> str:
-    """The first line of what a library says, or the kind of its error if it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -11,6 +11,7 @@ from omnitide.backend import Backend
 from omnitide.bench.peers.torch_attention import COLD, MOST_COPIES
 from omnitide.bench.peers.torch_device import device_times, dtype_for
 from omnitide.bench.settings import Course, Settings
+from omnitide.errors import first_line_of
 from omnitide.models.text_config import TextConfig
 from omnitide.pages import PAGE_SIZE
 
@@ -58,8 +59,9 @@ class FlashInfer:
             run = lambda index: wrapper.run(q, pools[index])  # noqa: E731
             return device_times(device, run, copies, settings.repeat)
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            self._course.note(f"peer flashinfer refused {queries:,} after {history:,}: {reason}")
+            self._course.note(
+                f"peer flashinfer refused {queries:,} after {history:,}: {first_line_of(error)}"
+            )
             return None
 
     def _planned(self, text: TextConfig, pages: int, last_page: int, queries: int) -> Any:

@@ -20,10 +20,10 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omnitide.backend import Backend
 from omnitide.bench.packing import MODE, Packing
-from omnitide.bench.peers import reason
 from omnitide.bench.settings import MOST_CELLS, Course, Settings
 from omnitide.bench.shapes import ModelShape
 from omnitide.bench.timing import WARM_UP
+from omnitide.errors import first_line_of
 from omnitide.models.text_config import TextConfig
 
 NAME = "mlx-lm"
@@ -73,7 +73,7 @@ class MlxLmModel:
                     del step
                 yield history, NAME, seconds
         except (RuntimeError, ValueError) as error:
-            self._course.note(f"peer {NAME} refused {queries:,} tokens: {reason(error)}")
+            self._course.note(f"peer {NAME} refused {queries:,} tokens: {first_line_of(error)}")
         finally:
             del model
             mx.clear_cache()

@@ -11,9 +11,9 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from omnitide.backend import Backend
-from omnitide.bench.peers import reason
 from omnitide.bench.peers.torch_device import device_for, device_times, dtype_for
 from omnitide.bench.settings import Course, Settings
+from omnitide.errors import first_line_of
 
 COLD = 256 << 20
 """Bytes of K and V that are gone through before any is read again."""
@@ -81,7 +81,7 @@ class TorchAttention:
             return device_times(self._device, attend, copies, settings.repeat)
         except RuntimeError as error:
             self._course.note(
-                f"peer {self.name} refused {queries:,} after {history:,}: {reason(error)}"
+                f"peer {self.name} refused {queries:,} after {history:,}: {first_line_of(error)}"
             )
             return None
 

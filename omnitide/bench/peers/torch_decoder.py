@@ -14,7 +14,6 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from omnitide.backend import Backend
-from omnitide.bench.peers import reason
 from omnitide.bench.peers.torch_device import (
     device_for,
     device_times,
@@ -23,6 +22,7 @@ from omnitide.bench.peers.torch_device import (
 )
 from omnitide.bench.settings import Course, Settings
 from omnitide.bench.shapes import ModelShape
+from omnitide.errors import first_line_of
 from omnitide.models.text_config import TextConfig
 
 
@@ -65,7 +65,7 @@ class TorchModel:
                         seconds = device_times(device, step, 1, repeat)
                         yield history, "torch, recorded", seconds
         except RuntimeError as error:
-            self._course.note(f"peer torch refused {queries:,} tokens: {reason(error)}")
+            self._course.note(f"peer torch refused {queries:,} tokens: {first_line_of(error)}")
 
 
 @dataclass(frozen=True, slots=True)
